@@ -1,0 +1,59 @@
+"""Errors that a user or a client is meant to read. Each message is one sentence that names the numbers."""
+
+from __future__ import annotations
+
+
+class TriviumError(Exception):
+    """Base of every error with a message for a person; the command line prints it without a traceback."""
+
+
+class ModelFileError(TriviumError):
+    """A model file or directory is missing, damaged, or of a kind that cannot be read."""
+
+
+class UnsupportedModelError(TriviumError):
+    """The files are sound, but the architecture or a tensor type is not one we run."""
+
+
+class ConfigError(TriviumError):
+    """The options cannot work together, with this model, or on this platform."""
+
+
+class InvalidRequestError(TriviumError):
+    """The request itself is wrong; sending it again cannot help."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class NeverFitsError(InvalidRequestError):
+    """The request can never be served by this engine: refused before it queues, with the three numbers."""
+
+    def __init__(self, num_prompt_tokens: int, num_new_tokens: int, limit: int, param: str = "prompt") -> None:
+        super().__init__(
+            f"maximum context length is {limit} tokens, but the request needs {num_prompt_tokens + num_new_tokens}"
+            f" ({num_prompt_tokens} in the prompt, {num_new_tokens} to generate)",
+            param=param,
+            code="context_length_exceeded",
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_new_tokens = num_new_tokens
+        self.limit = limit
+
+
+class OverloadedError(TriviumError):
+    """The queue is full; the same request may be sent again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineDeadError(TriviumError):
+    """The engine process ended while the request was in its hands."""
+
+
+class RequestFailedError(TriviumError):
+    """The engine lives, but this one request failed inside it."""

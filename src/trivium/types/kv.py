@@ -1,0 +1,52 @@
+"""The shape of the key/value cache, as numbers that the scheduler and the device agree on.
+
+All blocks of one engine are of one size, so that there is one pool and one ledger. Layers are put into groups of
+equal size; a block of a group holds `block_size` tokens of all its layers. Layers of one group share one window,
+hence one block table: a sliding group gives back blocks that it can no longer see, a full group keeps all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class KVGroup(Struct, frozen=True):
+    layers: tuple[int, ...]
+    window: int | None = None  # a query at position p sees keys p - window + 1 … p; None sees all
+
+
+class KVSpec(Struct, frozen=True):
+    block_size: int  # tokens
+    groups: tuple[KVGroup, ...]
+    num_kv_heads: int
+    head_dim: int
+    dtype: str  # a torch dtype's name
+    bytes_per_element: int
+
+    @property
+    def layers_per_group(self) -> int:
+        return max(len(group.layers) for group in self.groups)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of keys and values of all layers of one group; slots that pad a short group count, they are allocated."""
+        per_token = 2 * self.num_kv_heads * self.head_dim * self.bytes_per_element
+        return per_token * self.block_size * self.layers_per_group
+
+
+def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:
+    """Groups of equal size from each layer's window (None: full attention), so that one block size serves all.
+
+    The smallest kind sets the size of a group: Gemma 3's 15 sliding and 3 full layers become 5 + 1 groups of 3.
+    """
+    kinds: dict[int | None, list[int]] = {}
+    for layer, window in enumerate(windows):
+        kinds.setdefault(window, []).append(layer)
+    size = min(len(layers) for layers in kinds.values())
+    return tuple(
+        KVGroup(layers=tuple(layers[i : i + size]), window=window)
+        for window, layers in kinds.items()
+        for i in range(0, len(layers), size)
+    )

@@ -1,0 +1,48 @@
+"""What the engine is asked to do: tokens in, and how to draw and stop the tokens that come out."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Sampling(Struct, frozen=True, omit_defaults=True):
+    """How one token is drawn from a row of logits. Token ids only; texts were lowered before."""
+
+    seed: int  # 64 bits; drawn at random by the client where the user gave none, so a resume can repeat it
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: int | None = None  # None: none; 0: the sampled token's; k: and those of the k likeliest
+    prompt_logprobs: int | None = None
+
+
+class Stopping(Struct, frozen=True, omit_defaults=True):
+    """When a sequence ends. `stop_token_ids` holds the model's end tokens too, unless the user ignores them."""
+
+    max_tokens: int
+    min_tokens: int = 0  # stop tokens cannot be drawn before
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
+    id: str
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    stopping: Stopping
+    arrival: float  # seconds of CLOCK_MONOTONIC, which all processes of a machine share
+    n: int = 1  # sequences sampled from the one prompt
+    priority: int = 0  # lower runs first
+    salt: str = ""  # prefix reuse stays inside one salt (tenant)
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    request_id: str
+    index: int | None = None  # one sequence of an n > 1 request (its stop string came); None is all of them
