@@ -1,0 +1,38 @@
+"""The options a user gives. Each has its meaning beside it; command line and keyword arguments are made from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """What the user asked for, before the model and the platform had their say. None: the engine chooses and says so."""
+
+    model: Annotated[str, Meta(description="a stored name, a directory with safetensors, or a .gguf file")]
+    served_model_name: Annotated[str | None, Meta(description="the name clients use; default: the model's own")] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="of activations and the KV cache; quantized weights stay as they are"),
+    ] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="dummy: random weights from config.json alone, to measure shapes")
+    ] = "auto"
+    skip_tokenizer_init: Annotated[bool, Meta(description="token ids in and out only")] = False
+    max_model_len: Annotated[int | None, Meta(description="longest prompt + answer, tokens", ge=1)] = None
+    block_size: Annotated[int, Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
+    kv_cache_bytes: Annotated[int | None, Meta(description="memory for the KV cache, bytes", ge=1)] = None
+    max_num_seqs: Annotated[int, Meta(description="sequences that run at once", ge=1, le=65536)] = 256
+    max_num_batched_tokens: Annotated[int, Meta(description="tokens computed in one step at most", ge=1)] = 2048
+    max_chunk_tokens: Annotated[
+        int | None, Meta(description="prompt tokens of one sequence in one step at most", ge=1)
+    ] = None
+    max_waiting: Annotated[int, Meta(description="requests that may queue before new ones are refused", ge=0)] = 4096
+    enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
+    kernels: Annotated[
+        Literal["auto", "reference", "native"],
+        Meta(description="auto: the fastest that passed its probe; reference: plain torch, the oracle"),
+    ] = "auto"
+    num_threads: Annotated[int | None, Meta(description="CPU threads; default: what the process may use", ge=1)] = None
+    seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None
