@@ -1,0 +1,21 @@
+"""What the engine says of itself once it is ready: the model it runs and the room it has."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trivium.types.facts import Adjustment
+
+
+class ModelCard(Struct, frozen=True):
+    name: str  # what clients call it
+    path: str
+    family: str
+    dtype: str
+    max_model_len: int  # tokens of prompt and answer together
+    vocab_size: int  # rows of the logits; a tokenizer may know fewer
+    eos_token_ids: tuple[int, ...]
+    block_size: int  # tokens
+    num_blocks: int
+    kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
+    adjustments: tuple[Adjustment, ...] = ()
