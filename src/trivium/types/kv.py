@@ -50,3 +50,16 @@ def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:
         for window, layers in kinds.items()
         for i in range(0, len(layers), size)
     )
+
+
+def blocks_needed(groups: Sequence[KVGroup], block_size: int, num_tokens: int, max_chunk: int) -> int:
+    """Most blocks that one sequence holds at any time on its way to `num_tokens`, computed `max_chunk` at a time.
+
+    A sliding group holds what the oldest query of a chunk still sees and the chunk itself; the span may begin inside
+    a block, hence one more.
+    """
+    whole = -(-num_tokens // block_size)
+    return sum(
+        whole if group.window is None else min(whole, -(-(group.window - 1 + max_chunk) // block_size) + 1)
+        for group in groups
+    )

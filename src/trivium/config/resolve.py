@@ -1,0 +1,148 @@
+"""Options + model facts + platform capabilities -> one frozen configuration. Pure: the same input, the same answer.
+
+A value that the user set is kept or refused, never changed. A value that the engine chose is said aloud.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trivium.config.options import EngineOptions
+from trivium.types.errors import ConfigError
+from trivium.types.facts import Adjustment, Capabilities, ModelFacts
+from trivium.types.kv import KVSpec, blocks_needed, group_layers
+
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+# The cache is address space until it is written, so a generous default costs nothing before it is used; a quarter of
+# what is free leaves room for the rest of the machine.
+DEFAULT_KV_SHARE = 0.25
+DEFAULT_KV_BYTES_AT_MOST = 4 << 30
+
+
+class EngineConfig(Struct, frozen=True):
+    options: EngineOptions
+    device: str
+    dtype: str
+    max_model_len: int
+    max_chunk_tokens: int
+    kv: KVSpec
+    num_blocks: int
+    num_threads: int
+    adjustments: tuple[Adjustment, ...]
+
+
+def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilities) -> EngineConfig:
+    adjustments: list[Adjustment] = []
+    dtype = _resolve_dtype(options, facts, capabilities, adjustments)
+    kv = KVSpec(
+        block_size=options.block_size,
+        groups=group_layers(facts.windows),
+        num_kv_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        dtype=dtype,
+        bytes_per_element=BYTES_PER_ELEMENT[dtype],
+    )
+    if options.max_num_batched_tokens < options.max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "
+            f"({options.max_num_seqs}): not every running sequence could get its token in a step"
+        )
+    chunk = min(options.max_chunk_tokens or options.max_num_batched_tokens, options.max_num_batched_tokens)
+    max_model_len = _wanted_length(options, facts)
+    num_blocks = _num_blocks(options, capabilities, kv, max_model_len, chunk, adjustments)
+    max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, adjustments)
+    return EngineConfig(
+        options=options,
+        device=capabilities.device,
+        dtype=dtype,
+        max_model_len=max_model_len,
+        max_chunk_tokens=chunk,
+        kv=kv,
+        num_blocks=num_blocks,
+        num_threads=options.num_threads or capabilities.num_threads,
+        adjustments=tuple(adjustments),
+    )
+
+
+def _resolve_dtype(
+    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, adjustments: list[Adjustment]
+) -> str:
+    if options.dtype != "auto":
+        if options.dtype not in capabilities.dtypes:
+            raise ConfigError(
+                f"dtype {options.dtype} does not run on {capabilities.name}: it has {', '.join(capabilities.dtypes)}"
+            )
+        return options.dtype
+    dtype = capabilities.dtypes[0]
+    if dtype != facts.checkpoint_dtype:
+        reason = f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+        adjustments.append(Adjustment("dtype", dtype, reason))
+    return dtype
+
+
+def _wanted_length(options: EngineOptions, facts: ModelFacts) -> int:
+    if options.max_model_len is None:
+        return facts.max_position
+    if options.max_model_len > facts.max_position:
+        raise ConfigError(
+            f"max_model_len {options.max_model_len} is more than the {facts.max_position} positions the model was made for"
+        )
+    return options.max_model_len
+
+
+def _num_blocks(
+    options: EngineOptions,
+    capabilities: Capabilities,
+    kv: KVSpec,
+    max_model_len: int,
+    chunk: int,
+    adjustments: list[Adjustment],
+) -> int:
+    if options.kv_cache_bytes is not None:
+        num_blocks = options.kv_cache_bytes // kv.bytes_per_block
+        if num_blocks < len(kv.groups):
+            raise ConfigError(
+                f"kv_cache_bytes {options.kv_cache_bytes} holds {num_blocks} blocks of {kv.bytes_per_block} bytes, "
+                f"and one sequence needs at least {len(kv.groups)}"
+            )
+        return num_blocks
+    share = min(int(capabilities.available_bytes * DEFAULT_KV_SHARE), DEFAULT_KV_BYTES_AT_MOST)
+    useful = options.max_num_seqs * blocks_needed(kv.groups, kv.block_size, max_model_len, chunk)
+    num_blocks = max(len(kv.groups), min(useful, share // kv.bytes_per_block))
+    reason = (
+        f"{num_blocks} blocks of {kv.block_size} tokens: at most {DEFAULT_KV_SHARE:.0%} of the "
+        f"{capabilities.available_bytes >> 20} MiB that are free and {DEFAULT_KV_BYTES_AT_MOST >> 30} GiB"
+    )
+    adjustments.append(Adjustment("kv_cache_bytes", str(num_blocks * kv.bytes_per_block), reason))
+    return num_blocks
+
+
+def _fit_length(
+    options: EngineOptions, kv: KVSpec, wanted: int, num_blocks: int, chunk: int, adjustments: list[Adjustment]
+) -> int:
+    """The longest sequence that the cache can hold: every admitted request must be able to run alone to its end."""
+    need = blocks_needed(kv.groups, kv.block_size, wanted, chunk)
+    if need <= num_blocks:
+        return wanted
+    if options.max_model_len is not None:
+        raise ConfigError(
+            f"max_model_len {wanted} needs {need} KV blocks ({need * kv.bytes_per_block >> 20} MiB), and the cache has "
+            f"{num_blocks} ({num_blocks * kv.bytes_per_block >> 20} MiB): lower max_model_len or raise kv_cache_bytes"
+        )
+    low, high = 0, wanted  # low fits, high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if blocks_needed(kv.groups, kv.block_size, middle, chunk) <= num_blocks:
+            low = middle
+        else:
+            high = middle
+    if low == 0:
+        raise ConfigError(
+            f"the KV cache has {num_blocks} blocks, and one token needs "
+            f"{blocks_needed(kv.groups, kv.block_size, 1, chunk)}: raise kv_cache_bytes"
+        )
+    adjustments.append(
+        Adjustment("max_model_len", str(low), f"the model allows {wanted}, the KV cache of {num_blocks} blocks holds less")
+    )
+    return low

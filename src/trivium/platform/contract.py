@@ -1,0 +1,26 @@
+"""What a platform states. Platforms state facts; the engine decides."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from trivium.types.facts import Capabilities
+
+
+class Detection(Struct, frozen=True):
+    present: bool
+    reason: str
+
+
+class Platform(Protocol):
+    name: str
+
+    def detect(self) -> Detection:
+        """Is it here? Without initialising a device."""
+
+    def capabilities(self) -> Capabilities: ...
+
+    def open(self, num_threads: int) -> None:
+        """Take the device for this process."""

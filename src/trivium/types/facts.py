@@ -1,0 +1,41 @@
+"""Facts that decisions are made from: what the model is, and what the platform can do. Numbers, never tensors."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ModelFacts(Struct, frozen=True):
+    architecture: str
+    num_layers: int
+    windows: tuple[int | None, ...]  # per layer; None is full attention
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int  # tokens the model was made for
+    checkpoint_dtype: str  # of the weights that are not quantized
+    quantized: bool
+    weight_bytes: int
+    eos_token_ids: tuple[int, ...]
+
+
+class Capabilities(Struct, frozen=True):
+    """What a platform can do here and now, with where each number came from in `sources`."""
+
+    platform: str
+    device: str  # a torch device string
+    name: str  # for people
+    dtypes: tuple[str, ...]  # of activations, preferred first
+    memory_bytes: int  # this process may use
+    available_bytes: int  # of these, not taken by anyone now
+    num_threads: int
+    features: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+class Adjustment(Struct, frozen=True):
+    """A value the engine chose or changed, said aloud in the start report."""
+
+    option: str
+    value: str
+    reason: str
