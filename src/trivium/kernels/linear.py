@@ -1,0 +1,47 @@
+"""x @ weight.T + bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from trivium.formats.quant_types import QUANT_TYPES
+from trivium.kernels.cases import Case, normal, quantized
+from trivium.kernels.dequantize import dequantize
+from trivium.kernels.weights import QuantizedTensor, Weight
+
+TOLERANCE = 1e-5
+
+# A quantized weight is expanded this many elements at a time, so that a vocabulary of 10^5 rows costs little memory.
+_EXPANDED_ELEMENTS = 1 << 23
+
+
+def reference(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    """x [T, in], weight [out, in], bias [out] -> [T, out] in x.dtype."""
+    if not isinstance(weight, QuantizedTensor):
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    num_out, num_in = weight.shape
+    step = max(1, _EXPANDED_ELEMENTS // num_in)
+    parts = [F.linear(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return y if bias is None else y + bias.to(x.dtype)
+
+
+def cases(random: Generator) -> Iterator[Case]:
+    for rows, num_out, num_in in [(1, 1, 1), (1, 7, 5), (3, 65, 33), (2, 130, 67), (33, 40, 576), (128, 96, 64)]:
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            x, plain = normal(random, rows, num_in), normal(random, num_out, num_in, dtype=dtype)
+            yield Case(f"{dtype} {rows}x{num_out}x{num_in}", (x, plain, None))
+            yield Case(f"{dtype} {rows}x{num_out}x{num_in} bias", (x, plain, normal(random, num_out)))
+    for type in QUANT_TYPES:
+        for rows, num_out, num_in in [(1, 1, 256), (1, 77, 768), (2, 5, 512), (5, 33, 256), (37, 64, 1280)]:
+            for scale in (0.01, 6e4, 1e-7):  # usual; near the largest float16; subnormal float16
+                weight = quantized(random, type, num_out, num_in, scale=scale)
+                name = f"{type} {rows}x{num_out}x{num_in} scale {scale}"
+                yield Case(name, (normal(random, rows, num_in), weight, normal(random, num_out)))
+    for type, num_in in [("Q8_0", 32), ("Q4_0", 96), ("Q4_1", 576), ("Q5_0", 160), ("Q5_1", 32)]:
+        yield Case(f"{type} 3x19x{num_in}", (normal(random, 3, num_in), quantized(random, type, 19, num_in), None))
+    yield Case("no rows", (normal(random, 0, 64), quantized(random, "Q4_1", 8, 64), None))

@@ -1,0 +1,38 @@
+"""Weights as a kernel sees them: a plain tensor, or GGUF blocks that are kept quantized in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trivium.formats.quant_types import QUANT_TYPES
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """A weight [..., out, in] whose rows are runs of GGUF blocks along `in`."""
+
+    type: str  # a name in QUANT_TYPES
+    data: Tensor  # uint8 [..., out, bytes_per_row]
+    shape: tuple[int, ...]  # logical: [..., out, in]
+
+    def __post_init__(self) -> None:
+        kind = QUANT_TYPES[self.type]
+        if self.shape[-1] % kind.block_elements:
+            raise ValueError(f"rows of {self.shape[-1]} elements are not whole {self.type} blocks")
+        bytes_per_row = self.shape[-1] // kind.block_elements * kind.block_bytes
+        if self.data.dtype != torch.uint8 or tuple(self.data.shape) != (*self.shape[:-1], bytes_per_row):
+            raise ValueError(
+                f"{self.type} of shape {self.shape} needs uint8 data of shape {(*self.shape[:-1], bytes_per_row)},"
+                f" got {self.data.dtype} {tuple(self.data.shape)}"
+            )
+
+    def __getitem__(self, index: int | slice | Tensor) -> QuantizedTensor:
+        """A part along the outermost dimension: one expert, some rows."""
+        data = self.data[index]
+        return QuantizedTensor(self.type, data, (*data.shape[:-1], self.shape[-1]))
+
+
+Weight = Tensor | QuantizedTensor
