@@ -76,7 +76,9 @@ def _resolve_dtype(
         return options.dtype
     dtype = capabilities.dtypes[0]
     if dtype != facts.checkpoint_dtype:
-        reason = f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+        reason = (
+            f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+        )
         adjustments.append(Adjustment("dtype", dtype, reason))
     return dtype
 
@@ -143,6 +145,8 @@ def _fit_length(
             f"{blocks_needed(kv.groups, kv.block_size, 1, chunk)}: raise kv_cache_bytes"
         )
     adjustments.append(
-        Adjustment("max_model_len", str(low), f"the model allows {wanted}, the KV cache of {num_blocks} blocks holds less")
+        Adjustment(
+            "max_model_len", str(low), f"the model allows {wanted}, the KV cache of {num_blocks} blocks holds less"
+        )
     )
     return low

@@ -1,0 +1,144 @@
+"""The engine without its process: scheduler and runner, one step at a time. The only place that sees both columns."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+
+from trivium.config.options import EngineOptions
+from trivium.config.resolve import EngineConfig, resolve
+from trivium.execute.rows import Rows
+from trivium.execute.runner import Runner
+from trivium.formats.source import ModelSource, open_source
+from trivium.kernels.ops import Ops, select_ops
+from trivium.models.kv_cache import KVCache
+from trivium.models.load import load_model, random_model, read_spec
+from trivium.models.spec import ModelSpec
+from trivium.platform.select import select_platform
+from trivium.schedule.limits import SchedulerLimits
+from trivium.schedule.scheduler import Scheduler, SchedulerStats
+from trivium.types.card import ModelCard
+from trivium.types.delta import Delta
+from trivium.types.errors import InvalidRequestError
+from trivium.types.facts import ModelFacts
+from trivium.types.request import Request
+
+
+class EngineCore:
+    """`options.model` is a path on this machine: a directory or a .gguf file."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        platform = select_platform()
+        source = open_source(Path(options.model))
+        spec = read_spec(source)
+        self.config = resolve(options, model_facts(spec, source), platform.capabilities())
+        platform.open(self.config.num_threads)
+        ops = select_ops(options.kernels, num_threads=self.config.num_threads)
+        self.card = _card(self.config, spec, ops)
+        self._spec = spec
+        self._runner, self._rows = _build_runner(self.config, source, spec, ops)
+        self._scheduler = Scheduler(
+            SchedulerLimits(
+                max_rows=options.max_num_seqs,
+                max_batch_tokens=options.max_num_batched_tokens,
+                max_chunk_tokens=self.config.max_chunk_tokens,
+                max_model_len=self.config.max_model_len,
+                max_waiting=options.max_waiting,
+                prefix_caching=options.enable_prefix_caching,
+            ),
+            self.config.kv,
+            self.config.num_blocks,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Takes the request into the queue, or raises an error that says why it never could be."""
+        _check_token_ids(request, self.card.vocab_size)
+        rope = self._spec.rope
+        if rope.is_length_dependent and len(request.prompt) > rope.original_max_position:
+            # Keys of such a prompt depend on its length, so only a prompt of the same length may reuse them.
+            request = msgspec.structs.replace(request, salt=f"{request.salt}\0{len(request.prompt)}")
+        self._scheduler.add(request)
+
+    def cancel(self, request_id: str, index: int | None = None) -> None:
+        self._scheduler.cancel(request_id, index)
+
+    def preempt(self, request_id: str) -> None:
+        """Gives the request's blocks back now; it resumes where it was when there is room."""
+        self._scheduler.preempt(request_id)
+
+    def step(self) -> list[Delta]:
+        step = self._scheduler.plan(time.monotonic())
+        if step is None:
+            return self._scheduler.take_deltas()
+        result = self._runner.run(step)
+        deltas = self._scheduler.commit(result, time.monotonic())
+        self._scheduler.assert_balanced()
+        return deltas
+
+    def stats(self) -> SchedulerStats:
+        return self._scheduler.stats()
+
+
+def model_facts(spec: ModelSpec, source: ModelSource) -> ModelFacts:
+    return ModelFacts(
+        architecture=spec.family,
+        num_layers=spec.num_layers,
+        windows=spec.windows,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab_size=spec.vocab_size,
+        max_position=spec.max_position,
+        checkpoint_dtype=spec.dtype,
+        quantized=spec.quantized,
+        weight_bytes=spec.weight_bytes,
+        eos_token_ids=spec.eos_token_ids,
+    )
+
+
+def _build_runner(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops) -> tuple[Runner, Rows]:
+    device, dtype = torch.device(config.device), getattr(torch, config.dtype)
+    if config.options.load_format == "dummy":
+        model = random_model(spec, ops, dtype, device, seed=config.options.seed or 0)
+    else:
+        model = load_model(source, ops, dtype, device)
+    rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
+    kv = KVCache(config.kv, config.num_blocks, device)
+    return Runner(model, kv, rows, config.kv.block_size, device), rows
+
+
+def _card(config: EngineConfig, spec: ModelSpec, ops: Ops) -> ModelCard:
+    return ModelCard(
+        name=config.options.served_model_name or Path(config.options.model).stem,
+        path=config.options.model,
+        family=spec.family,
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        block_size=config.kv.block_size,
+        num_blocks=config.num_blocks,
+        kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
+        adjustments=config.adjustments,
+    )
+
+
+def _check_token_ids(request: Request, vocab_size: int) -> None:
+    """An id beyond the tables would be read out of bounds, on some devices for all rows of the step."""
+    sampling = request.sampling
+    for param, ids in (
+        ("prompt", request.prompt),
+        ("logit_bias", tuple(token for token, _ in sampling.logit_bias)),
+        ("bad_words", tuple(token for word in sampling.bad_words for token in word)),
+        ("allowed_token_ids", sampling.allowed_token_ids or ()),
+        ("stop_token_ids", request.stopping.stop_token_ids),
+    ):
+        if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+            wrong = next(token for token in ids if not 0 <= token < vocab_size)
+            raise InvalidRequestError(f"token id {wrong} is outside the vocabulary of {vocab_size}", param=param)

@@ -1,0 +1,54 @@
+"""Per-request device state that persists between steps. A step changes a few rows; a batch is read out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trivium.types.kv import KVSpec
+from trivium.types.request import Sampling, Stopping
+from trivium.types.step import RowStart, TableUpdate
+
+OUT_OF_WINDOW = -1
+
+
+class Rows:
+    """Columns over rows. A row that no sequence holds keeps stale values; nothing reads them."""
+
+    def __init__(self, max_rows: int, max_model_len: int, kv: KVSpec) -> None:
+        max_blocks = -(-max_model_len // kv.block_size)
+        # One more than the longest: the token sampled at the last position is kept, though it is never computed.
+        self.tokens = np.empty((max_rows, max_model_len + 1), dtype=np.int64)
+        self.num_tokens = np.zeros(max_rows, dtype=np.int64)
+        self.num_prompt_tokens = np.zeros(max_rows, dtype=np.int64)
+        self.tables = [np.full((max_rows, max_blocks), OUT_OF_WINDOW, dtype=np.int32) for _ in kv.groups]
+        self.sampling: list[Sampling | None] = [None] * max_rows
+        self.stopping: list[Stopping | None] = [None] * max_rows
+
+    @property
+    def num_held(self) -> int:
+        return sum(sampling is not None for sampling in self.sampling)
+
+    def start(self, start: RowStart) -> None:
+        row, count = start.row, len(start.tokens)
+        self.tokens[row, :count] = start.tokens
+        self.num_tokens[row] = count
+        self.num_prompt_tokens[row] = start.num_prompt_tokens
+        self.sampling[row] = start.sampling
+        self.stopping[row] = start.stopping
+
+    def end(self, row: int) -> None:
+        self.sampling[row] = None
+        self.stopping[row] = None
+
+    def update_tables(self, row: int, updates: Sequence[TableUpdate]) -> None:
+        for update in updates:
+            self.tables[update.group][row, update.first : update.first + len(update.blocks)] = update.blocks
+
+    def append(self, row: int, token: int) -> None:
+        self.tokens[row, self.num_tokens[row]] = token
+        self.num_tokens[row] += 1
+
+    def tokens_of(self, row: int) -> np.ndarray:
+        return self.tokens[row, : self.num_tokens[row]]

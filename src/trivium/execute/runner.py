@@ -1,0 +1,79 @@
+"""Runs a step: row changes, block copies, the model, the sampler. One plan in, one result out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivium.execute.batch import build_batch
+from trivium.execute.logprobs import token_logprobs
+from trivium.execute.rows import Rows
+from trivium.execute.sampler import sample_rows
+from trivium.models.decoder import Decoder
+from trivium.models.kv_cache import KVCache
+from trivium.types.step import PromptLogprobs, RowWork, Step, StepResult
+
+# Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
+PROMPT_LOGITS_AT_ONCE = 64
+
+
+class Runner:
+    def __init__(self, model: Decoder, kv: KVCache, rows: Rows, block_size: int, device: torch.device) -> None:
+        self._model = model
+        self._kv = kv
+        self._rows = rows
+        self._block_size = block_size
+        self._device = device
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> StepResult:
+        self._apply_changes(step)
+        if not step.work:
+            return StepResult(step_id=step.id, sampled=())
+        batch = build_batch(self._rows, step.work, self._block_size, self._device)
+        hidden = self._model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, self._kv)
+        prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden))
+        samples = np.array([work.samples for work in step.work])
+        if not samples.any():
+            return StepResult(step_id=step.id, sampled=(), prompt_logprobs=prompt_logprobs)
+        last = torch.from_numpy(batch.last[samples]).to(self._device)
+        logits = self._model.logits(hidden[last])
+        sampled, failures = sample_rows(logits, self._rows, [work.row for work in step.work if work.samples])
+        return StepResult(
+            step_id=step.id, sampled=tuple(sampled), prompt_logprobs=prompt_logprobs, failures=tuple(failures)
+        )
+
+    def _apply_changes(self, step: Step) -> None:
+        for row in step.ends:
+            self._rows.end(row)
+        for start in step.starts:
+            self._rows.start(start)
+        if step.copies:
+            self._kv.copy_blocks([(copy.src, copy.dst) for copy in step.copies])
+        for work in step.work:
+            self._rows.update_tables(work.row, work.tables)
+
+    def _prompt_logprobs(self, work: Sequence[RowWork], hidden: Tensor) -> Iterator[PromptLogprobs]:
+        """Position p predicts token p + 1, as long as that is one of the prompt's."""
+        offset = 0
+        for item in work:
+            sampling = self._rows.sampling[item.row]
+            num_top = sampling.prompt_logprobs if sampling else None
+            stop = min(item.start + item.count, int(self._rows.num_prompt_tokens[item.row]) - 1)
+            if num_top is not None and stop > item.start:
+                predicted = self._rows.tokens[item.row, item.start + 1 : stop + 1].tolist()
+                rows = hidden[offset : offset + stop - item.start]
+                logprobs = tuple(
+                    entry
+                    for i in range(0, len(predicted), PROMPT_LOGITS_AT_ONCE)
+                    for entry in token_logprobs(
+                        self._model.logits(rows[i : i + PROMPT_LOGITS_AT_ONCE]),
+                        predicted[i : i + PROMPT_LOGITS_AT_ONCE],
+                        num_top,
+                    )
+                )
+                yield PromptLogprobs(row=item.row, first=item.start + 1, logprobs=logprobs)
+            offset += item.count

@@ -1,0 +1,52 @@
+"""The next token of every row that has caught up, from the rows' logits and their sampling parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trivium.execute.draw import draw
+from trivium.execute.logits import adjust_logits, changes_logits
+from trivium.execute.logprobs import token_logprobs
+from trivium.execute.random import uniform
+from trivium.execute.rows import Rows
+from trivium.types.step import RowFailure, SampledRow
+
+
+def sample_rows(logits: Tensor, rows: Rows, row_ids: Sequence[int]) -> tuple[list[SampledRow], list[RowFailure]]:
+    """logits: float32 [M, V], one for each of `row_ids`. Appends each sampled token to its row."""
+    sampled: list[SampledRow] = []
+    failures: list[RowFailure] = []
+    greedy = logits.argmax(dim=-1).tolist()
+    # A NaN anywhere in a row makes its maximum NaN; an overflow makes it infinite.
+    sound = torch.isfinite(logits.amax(dim=-1)).tolist()
+    for i, row in enumerate(row_ids):
+        if not sound[i]:
+            failures.append(RowFailure(row=row, message="the model gave logits that are not finite numbers"))
+            continue
+        token = _next_token(logits[i], greedy[i], rows, row)
+        if token is None:
+            failures.append(RowFailure(row=row, message="every token is banned by the request's own parameters"))
+            continue
+        wanted = rows.sampling[row].logprobs  # type: ignore[union-attr]
+        logprobs = () if wanted is None else token_logprobs(logits[i : i + 1], [token], wanted)
+        rows.append(row, token)
+        sampled.append(SampledRow(row=row, tokens=(token,), logprobs=logprobs))
+    return sampled, failures
+
+
+def _next_token(logits: Tensor, greedy: int, rows: Rows, row: int) -> int | None:
+    sampling, stopping = rows.sampling[row], rows.stopping[row]
+    assert sampling is not None and stopping is not None, f"row {row} samples, but no sequence holds it"
+    tokens, num_prompt = rows.tokens_of(row), int(rows.num_prompt_tokens[row])
+    adjusted = changes_logits(sampling, stopping, len(tokens) - num_prompt)
+    if sampling.temperature == 0.0 and not adjusted:
+        return greedy
+    if adjusted:
+        logits = logits.clone()
+        adjust_logits(logits, sampling, stopping, tokens, num_prompt)
+        if not torch.isfinite(logits.max()):
+            return None
+    return draw(logits, sampling, uniform(sampling.seed, len(tokens)))

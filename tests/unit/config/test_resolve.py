@@ -1,0 +1,99 @@
+"""The configuration: what the user set is kept or refused, what the engine chose is said."""
+
+import pytest
+from msgspec.structs import replace
+
+from trivium.config.options import EngineOptions
+from trivium.config.resolve import resolve
+from trivium.types.errors import ConfigError
+from trivium.types.facts import Capabilities, ModelFacts
+from trivium.types.kv import blocks_needed, group_layers
+
+GIB = 1 << 30
+CPU = Capabilities(
+    platform="cpu",
+    device="cpu",
+    name="a processor",
+    dtypes=("float32", "bfloat16"),
+    memory_bytes=16 * GIB,
+    available_bytes=8 * GIB,
+    num_threads=4,
+    features=(),
+)
+FACTS = ModelFacts(
+    architecture="llama",
+    num_layers=4,
+    windows=(None,) * 4,
+    num_kv_heads=2,
+    head_dim=64,
+    vocab_size=1000,
+    max_position=4096,
+    checkpoint_dtype="float32",
+    quantized=False,
+    weight_bytes=1 << 20,
+    eos_token_ids=(2,),
+)
+
+
+def options(**values) -> EngineOptions:
+    return EngineOptions(model="m", **values)
+
+
+def test_defaults_take_the_models_length_and_say_how_much_memory_the_cache_takes() -> None:
+    config = resolve(options(), FACTS, CPU)
+    assert config.max_model_len == 4096
+    assert config.dtype == "float32"
+    assert config.num_threads == 4
+    said = {adjustment.option: adjustment for adjustment in config.adjustments}
+    assert int(said["kv_cache_bytes"].value) == config.num_blocks * config.kv.bytes_per_block <= 2 * GIB
+
+
+def test_a_dtype_the_platform_lacks_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"float16 does not run on a processor: it has float32, bfloat16"):
+        resolve(options(dtype="float16"), FACTS, CPU)
+
+
+def test_a_length_beyond_the_models_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"5000 .* 4096"):
+        resolve(options(max_model_len=5000), FACTS, CPU)
+
+
+def test_a_cache_too_small_for_the_models_length_shortens_it_aloud() -> None:
+    block_bytes = resolve(options(), FACTS, CPU).kv.bytes_per_block
+    config = resolve(options(kv_cache_bytes=10 * block_bytes), FACTS, CPU)
+    assert config.num_blocks == 10
+    assert config.max_model_len == 10 * 16
+    assert any(adjustment.option == "max_model_len" for adjustment in config.adjustments)
+
+
+def test_a_cache_too_small_for_the_length_the_user_set_is_refused() -> None:
+    block_bytes = resolve(options(), FACTS, CPU).kv.bytes_per_block
+    with pytest.raises(ConfigError, match=r"max_model_len 1000 needs 63 KV blocks"):
+        resolve(options(kv_cache_bytes=10 * block_bytes, max_model_len=1000), FACTS, CPU)
+
+
+def test_a_budget_that_cannot_give_every_row_its_token_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(8\) is less than max_num_seqs \(16\)"):
+        resolve(options(max_num_batched_tokens=8, max_num_seqs=16), FACTS, CPU)
+
+
+def test_layers_are_grouped_by_window_into_groups_of_one_size() -> None:
+    gemma = tuple(None if (layer + 1) % 6 == 0 else 512 for layer in range(18))
+    groups = group_layers(gemma)
+    assert [group.window for group in groups] == [512] * 5 + [None]
+    assert {len(group.layers) for group in groups} == {3}
+    assert sorted(layer for group in groups for layer in group.layers) == list(range(18))
+
+
+def test_a_sliding_group_needs_blocks_for_its_window_and_one_chunk_only() -> None:
+    groups = group_layers((64, None))
+    assert blocks_needed(groups, 16, num_tokens=10_000, max_chunk=32) == 625 + (-(-(63 + 32) // 16) + 1)
+    assert blocks_needed(groups, 16, num_tokens=17, max_chunk=32) == 2 + 2
+
+
+def test_sliding_layers_let_a_longer_context_into_the_same_memory() -> None:
+    cache = resolve(options(), FACTS, CPU).kv.bytes_per_block * 64
+    full = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), FACTS, CPU)
+    mixed = replace(FACTS, windows=(64, 64, None, None))
+    sliding = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), mixed, CPU)
+    assert sliding.max_model_len > full.max_model_len
