@@ -1,0 +1,40 @@
+# make serve      set up, fetch the default model if absent, serve it with an OpenAI API on 127.0.0.1:$(PORT)
+# make test       set up, then every check that CI runs
+PYTHON ?= python3
+PORT ?= 8000
+MODEL ?= smollm2
+BIN := .venv/bin
+
+.PHONY: serve chat test lint test-slow bench clean
+
+serve:
+	@$(PYTHON) tools/setup.py
+	@$(BIN)/trivium serve $(MODEL) --port $(PORT)
+
+chat:
+	@$(PYTHON) tools/setup.py
+	@$(BIN)/trivium chat $(MODEL)
+
+test: lint
+	@$(BIN)/trivium pull smollm2
+	@$(BIN)/python -m pytest
+
+lint:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test-slow:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/trivium pull smollm2
+	@$(BIN)/python -m pytest -m slow
+
+bench:
+	@$(PYTHON) tools/setup.py
+	@$(BIN)/trivium pull smollm2
+	@$(BIN)/python bench/prefix_sharing.py
+
+clean:
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
