@@ -26,6 +26,7 @@ MAX_STRING_BYTES = 1 << 24
 MAX_ARRAY_ITEMS = 1 << 20
 MAX_ITEMS_IN_ALL = 1 << 21
 MAX_ARRAY_DEPTH = 4
+ITEMS_PER_INNER_ARRAY = 16  # what stepping over an array inside an array costs, in strings
 
 BOOL, STRING, ARRAY = 7, 8, 9
 NUMBER_DTYPES: dict[int, str] = {
@@ -180,7 +181,7 @@ class _Walker:
     def _array_head(self, what: str) -> tuple[int, int]:
         item_type = self._cursor.uint32(f"the item type of {what}")
         count = self._cursor.uint64(f"the item count of {what}")
-        self._items += count
+        self._items += count * (ITEMS_PER_INNER_ARRAY if item_type == ARRAY else 1)
         if count > MAX_ARRAY_ITEMS:
             self._cursor.fail(f"{what} claims {count} items, the limit is {MAX_ARRAY_ITEMS}")
         if self._items > MAX_ITEMS_IN_ALL:
