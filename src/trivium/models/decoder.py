@@ -1,0 +1,76 @@
+"""The one decoder: tokens of a step in, hidden states and logits out. What differs between families is in the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.ops import Ops
+from trivium.kernels.weights import Weight
+from trivium.models.kv_cache import KVCache
+from trivium.models.layers import Layer, RMSNorm, Weights
+from trivium.models.rope import Rope
+from trivium.models.spec import ModelSpec
+
+
+class Decoder:
+    """T tokens of any number of rows are computed at once; rows meet only in `attention`, never in the mathematics."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Weight],
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        max_position: int | None = None,
+    ) -> None:
+        """`weights` holds the names of `weight_shapes(spec)`; positions stay below `max_position` (None: the spec's)."""
+        named = Weights(weights)
+        self.spec = spec
+        self.ops = ops
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.embedding = named.matrix("embedding.weight")
+        self.layers = [Layer.of(spec, i, named.under(f"layers.{i}")) for i in range(spec.num_layers)]
+        self.final_norm = RMSNorm(named.vector("final_norm.weight"), spec.norm.eps)
+        self.lm_head = self.embedding if spec.tied_embeddings else named.matrix("lm_head.weight")
+        # Rounded to the dtype of the hidden states before use, as the models were trained.
+        self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype).item()
+        layer_ropes = [spec.rope_of_layer(i) for i in range(spec.num_layers)]
+        kinds = list(dict.fromkeys(layer_ropes))
+        self.ropes = [Rope(kind, max_position or spec.max_position, device) for kind in kinds]
+        self.rope_of_layer = [kinds.index(rope) for rope in layer_ropes]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        lengths: Tensor,
+        attention: Sequence[AttentionBatch],
+        kv: KVCache,
+    ) -> Tensor:
+        """tokens, positions, lengths int64 [T]; attention: one batch per KV group -> hidden [T, H], normed.
+
+        A token's length is max(tokens of the row's prompt, position + 1): the sequence in which it was first
+        computed, which some rope scalings go by.
+        """
+        hidden = self.ops.embed(tokens, self.embedding, self.dtype)
+        if self.embedding_scale != 1.0:
+            hidden = hidden * self.embedding_scale
+        rotations = [rope.rotation(positions, lengths) for rope in self.ropes]
+        for index, layer in enumerate(self.layers):
+            layer_kv = kv.layer(index)
+            rotation = rotations[self.rope_of_layer[index]]
+            hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, self.ops)
+        return self.final_norm.forward(hidden, self.ops)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [M, H], as `forward` gave it -> float32 [M, V]."""
+        logits = self.ops.linear(hidden, self.lm_head, None).float()
+        if self.spec.final_softcap is not None:
+            logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
+        return logits

@@ -1,0 +1,50 @@
+"""Keys and values of all layers, in one pool of equal blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trivium.types.kv import KVSpec
+
+
+@dataclass(frozen=True)
+class LayerKV:
+    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_dim]
+    values: Tensor  # the same shape
+    group: int  # whose block table this layer reads
+
+
+class KVCache:
+    """Block b holds `block_size` tokens of every layer of the one group that has it.
+
+    The n-th layers of all groups therefore share one tensor, and a group writes only in the blocks it was given.
+    """
+
+    def __init__(self, spec: KVSpec, num_blocks: int, device: torch.device | str) -> None:
+        self.spec = spec
+        self.num_blocks = num_blocks
+        # Zeros, since what a masked key holds is multiplied by 0, and 0 * nan is nan.
+        # [layer of a group, keys or values, block, token of the block, head, element]
+        self._pool = torch.zeros(
+            (spec.layers_per_group, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim),
+            dtype=getattr(torch, spec.dtype),
+            device=device,
+        )
+        self._layers = {
+            layer: LayerKV(keys=self._pool[place, 0], values=self._pool[place, 1], group=index)
+            for index, group in enumerate(spec.groups)
+            for place, layer in enumerate(group.layers)
+        }
+
+    def layer(self, index: int) -> LayerKV:
+        return self._layers[index]
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Each pair is (source, destination); all sources are read before any destination is written."""
+        if pairs:
+            sources, destinations = torch.tensor(pairs, device=self._pool.device).unbind(dim=1)
+            self._pool[:, :, destinations] = self._pool[:, :, sources]
