@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trivium.formats.gguf import GGUFFile
 from trivium.models.family import Family
-from trivium.models.from_gguf import gguf_attention, gguf_head_dim, gguf_num_layers, gguf_rope, gguf_spec
+from trivium.models.from_gguf import GGUF_PLACES, gguf_attention, gguf_head_dim, gguf_num_layers, gguf_rope, gguf_spec
 from trivium.models.from_huggingface import (
     HF_PLACES,
     HFConfig,
@@ -115,6 +115,7 @@ GEMMA3 = Family(
     hf_spec=from_hf,
     gguf_spec=from_gguf,
     hf_places=PLACES,
+    gguf_places=GGUF_PLACES,
     # The two layouts of multimodal checkpoints.
     hf_prefixes=(
         ("language_model.model.", "model."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trivium.formats.gguf import GGUFFile
 from trivium.models.family import Family
 from trivium.models.from_gguf import GGUF_PLACES, gguf_spec
-from trivium.models.from_huggingface import HFConfig, hf_spec
+from trivium.models.from_huggingface import HF_PLACES, HFConfig, hf_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weights import Place
 
@@ -34,5 +34,6 @@ LLAMA = Family(
     gguf_architectures=("llama",),
     hf_spec=from_hf,
     gguf_spec=from_gguf,
+    hf_places=HF_PLACES,
     gguf_places=LLAMA_GGUF_PLACES,
 )

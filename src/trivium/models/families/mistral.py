@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trivium.models.families.llama import LLAMA
 from trivium.models.family import Family
-from trivium.models.from_huggingface import HFConfig, hf_attention, hf_num_layers, hf_spec
+from trivium.models.from_huggingface import HF_PLACES, HFConfig, hf_attention, hf_num_layers, hf_spec
 from trivium.models.spec import ModelSpec
 
 
@@ -20,4 +20,6 @@ MISTRAL = Family(
     gguf_architectures=(),
     hf_spec=from_hf,
     gguf_spec=LLAMA.gguf_spec,
+    hf_places=HF_PLACES,
+    gguf_places=LLAMA.gguf_places,
 )

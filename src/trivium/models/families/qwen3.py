@@ -5,8 +5,8 @@ from __future__ import annotations
 from trivium.formats.gguf import GGUFFile
 from trivium.models.families.qwen2 import qwen_windows
 from trivium.models.family import Family
-from trivium.models.from_gguf import gguf_spec
-from trivium.models.from_huggingface import HFConfig, hf_attention, hf_spec
+from trivium.models.from_gguf import GGUF_PLACES, gguf_spec
+from trivium.models.from_huggingface import HF_PLACES, HFConfig, hf_attention, hf_spec
 from trivium.models.spec import ModelSpec
 
 
@@ -26,4 +26,6 @@ QWEN3 = Family(
     gguf_architectures=("qwen3",),
     hf_spec=from_hf,
     gguf_spec=from_gguf,
+    hf_places=HF_PLACES,
+    gguf_places=GGUF_PLACES,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trivium.formats.gguf import GGUFFile
 from trivium.models.family import Family
-from trivium.models.from_gguf import gguf_spec
-from trivium.models.from_huggingface import HFConfig, hf_attention, hf_num_layers, hf_spec
+from trivium.models.from_gguf import GGUF_PLACES, gguf_spec
+from trivium.models.from_huggingface import HF_PLACES, HFConfig, hf_attention, hf_num_layers, hf_spec
 from trivium.models.spec import ModelSpec, MoeSpec
 
 
@@ -44,5 +44,7 @@ QWEN3_MOE = Family(
     gguf_architectures=("qwen3moe",),
     hf_spec=from_hf,
     gguf_spec=from_gguf,
+    hf_places=HF_PLACES,
+    gguf_places=GGUF_PLACES,
     sparse=True,
 )
