@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ class HFDirectory:
     @classmethod
     def open(cls, path: str | Path) -> HFDirectory:
         path = Path(path)
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise ModelFileError(
-                f"{path}: is not a directory" if path.exists() else f"{path}: there is no such directory"
+                f"{path}: is not a directory" if os.path.exists(path) else f"{path}: there is no such directory"
             )
-        if not (path / CONFIG_FILE).exists():
+        if not os.path.exists(path / CONFIG_FILE):
             ggufs = sorted(file.name for file in path.glob("*.gguf"))
             hint = f"; to run {ggufs[0]} in it, name that file" if ggufs else ""
             raise ModelFileError(f"{path}: is not a model directory, since it has no {CONFIG_FILE}{hint}")
@@ -38,7 +39,7 @@ class HFDirectory:
     @cached_property
     def weights(self) -> SafetensorsFiles:
         """Opened when first asked for: many readers want only the configuration or the tokenizer."""
-        if not any((self.path / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+        if not any(os.path.exists(self.path / name) for name in (SINGLE_FILE, INDEX_FILE)):
             self._refuse_pickled_weights()
         return SafetensorsFiles.open(self.path)
 
@@ -59,7 +60,7 @@ class HFDirectory:
     def _refuse_pickled_weights(self) -> None:
         if any(self.path.glob("*.safetensors")):
             return
-        pickled = sorted(file.name for file in self.path.iterdir() if file.suffix in PICKLED_SUFFIXES)
+        pickled = sorted(file.name for file in self.path.glob("*") if file.suffix in PICKLED_SUFFIXES)
         if pickled:
             raise ModelFileError(
                 f"{self.path}: holds only pickled weights ({pickled[0]}); only safetensors are read,"
@@ -68,4 +69,4 @@ class HFDirectory:
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    return read_json_object(path) if path.exists() else {}
+    return read_json_object(path) if os.path.exists(path) else {}

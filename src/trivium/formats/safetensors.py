@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -84,9 +85,9 @@ class SafetensorsFiles:
     @classmethod
     def open(cls, directory_or_file: str | Path) -> SafetensorsFiles:
         path = Path(directory_or_file)
-        if not path.is_dir():
+        if not os.path.isdir(path):
             return cls._open_shards(path, [path], None)
-        if (path / SINGLE_FILE).exists() or not (path / INDEX_FILE).exists():
+        if os.path.exists(path / SINGLE_FILE) or not os.path.exists(path / INDEX_FILE):
             return cls._open_shards(path, [_only_file(path)], None)
         index = _read_index(path / INDEX_FILE)
         return cls._open_shards(path, [path / name for name in sorted(set(index.values()))], index)
@@ -136,7 +137,7 @@ class SafetensorsFiles:
 
 def _only_file(directory: Path) -> Path:
     """The weights of a directory without an index."""
-    if (directory / SINGLE_FILE).exists():
+    if os.path.exists(directory / SINGLE_FILE):
         return directory / SINGLE_FILE
     found = sorted(path.name for path in directory.glob("*.safetensors"))
     if not found:
@@ -160,7 +161,7 @@ def _read_index(path: Path) -> dict[str, str]:
     for name in set(weight_map.values()):
         if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(".safetensors"):
             raise ModelFileError(f"{path}: names the file {name[:80]!r}, which is not a safetensors file beside it")
-        if not (path.parent / name).is_file():
+        if not os.path.isfile(path.parent / name):
             raise ModelFileError(f"{path}: names the file {name!r}, which is missing")
     return weight_map
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from trivium.formats.gguf import GGUFFile
@@ -13,9 +14,9 @@ ModelSource = HFDirectory | GGUFFile
 
 def open_source(path: str | Path) -> ModelSource:
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         return HFDirectory.open(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelFileError(f"{path}: there is no such file or directory")
     if path.suffix.lower() == ".gguf":
         return GGUFFile.open(path)

@@ -104,6 +104,8 @@ def test_open_source_tells_directories_from_gguf_files(directory: Path, tmp_path
     ("name", "words"),
     [
         ("absent", "there is no such file or directory"),
+        ("a" * 300, "there is no such file or directory"),
+        ("nul\0", "there is no such file or directory"),
         ("notes.txt", "is neither a model directory nor a .gguf file$"),
         ("model/model.safetensors", "name the directory that holds it"),
     ],
