@@ -1,0 +1,91 @@
+"""Text to token ids and back, for a model of any source. Safe to use from several threads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trivium.formats.gguf import GGUFFile
+from trivium.formats.source import ModelSource
+from trivium.text.gguf_tokenizer import read_gguf_tokenizer
+from trivium.text.huggingface_tokenizer import read_huggingface_tokenizer
+from trivium.text.tokenizer_parts import TokenizerParts
+from trivium.types.errors import InvalidRequestError
+
+
+class Tokenizer:
+    def __init__(self, parts: TokenizerParts) -> None:
+        self.vocab_size = parts.vocab_size
+        self.bos_id = parts.bos_id
+        self.eos_ids = parts.eos_ids
+        self.special_ids = parts.special_ids
+        self._parts = parts
+        self._bytes: dict[int, bytes] = {}  # of tokens asked for so far
+
+    @classmethod
+    def from_source(cls, source: ModelSource) -> Tokenizer:
+        if isinstance(source, GGUFFile):
+            return cls(read_gguf_tokenizer(source))
+        return cls(read_huggingface_tokenizer(source))
+
+    @property
+    def spaces_stripped(self) -> int:
+        """Leading spaces of a whole text that are the tokenizer's and not the text's."""
+        return self._parts.token_bytes.spaces_stripped
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Special tokens that are written in the text are taken as such; `add_special_tokens` puts others around it."""
+        return self.encode_batch([text], add_special_tokens)[0]
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        for text in texts:
+            _check_encodable(text)
+        try:
+            encodings = self._parts.backend.encode_batch_fast(texts, add_special_tokens=False)
+        except BaseException as error:
+            # The library's regular expressions give up (as a Rust panic) on runs of millions of alike characters.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InvalidRequestError(
+                f"a text of {max(map(len, texts))} characters holds a run of alike ones that is too long to tokenize"
+            ) from None
+        if not add_special_tokens:
+            return [encoding.ids for encoding in encodings]
+        prefix, suffix = self._parts.prefix_ids, self._parts.suffix_ids
+        return [[*prefix, *encoding.ids, *suffix] for encoding in encodings]
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Bytes that are not UTF-8 become U+FFFD."""
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        data = b"".join([self.token_bytes(id) for id in ids if id not in skipped])
+        for _ in range(self.spaces_stripped):
+            data = data.removeprefix(b" ")
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, id: int) -> bytes:
+        """What the token adds to the text; nothing if no token has this id (a model's vocabulary may be padded)."""
+        known = self._bytes.get(id)
+        if known is None:
+            token = self._parts.backend.id_to_token(id) if 0 <= id < self.vocab_size else None
+            known = b"" if token is None else self._parts.token_bytes.of(token, added=id in self._parts.added_ids)
+            self._bytes[id] = known
+        return known
+
+    def token_text(self, id: int) -> str:
+        """The token's text alone, for show: a part of a character is U+FFFD."""
+        return self.token_bytes(id).decode("utf-8", "replace")
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary, such as `<|im_end|>`."""
+        return self._parts.backend.token_to_id(token)
+
+    def is_special(self, id: int) -> bool:
+        return id in self.special_ids
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the text holds half of a surrogate pair, U+{ord(text[error.start]):04X}, at character {error.start}"
+        ) from None
