@@ -1,0 +1,49 @@
+"""A step while it is being planned. Work can be taken back: a row may be preempted after it was given its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from trivium.schedule.sequence import Sequence
+from trivium.types.step import BlockCopy, RowStart, RowWork, Step
+
+
+class StepDraft:
+    __slots__ = ("_copies", "_promised", "_starts", "budget", "work")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget  # tokens left
+        self.work: dict[int, RowWork] = {}  # by row
+        self._starts: list[RowStart] = []
+        self._copies: dict[int, Many[BlockCopy]] = {}  # by row
+        self._promised: dict[int, int] = {}  # by row: blocks that rows in mid-prompt will still take
+
+    @property
+    def num_promised_blocks(self) -> int:
+        return sum(self._promised.values())
+
+    def start(self, sequence: Sequence) -> None:
+        self._starts.append(sequence.row_start())
+
+    def add(self, sequence: Sequence, count: int, copies: Many[BlockCopy] = ()) -> None:
+        """The next `count` positions of the sequence; its tables have room for them."""
+        row, start, tables = sequence.row, sequence.num_computed, sequence.tables
+        catches_up = start + count == len(sequence.tokens)
+        updates = tables.take_updates() if tables.has_changes else ()
+        self.work[row] = RowWork(row, start, count, catches_up, updates)
+        self.budget -= count
+        if copies:
+            self._copies[row] = copies
+        if not catches_up:
+            self._promised[row] = tables.num_more_blocks(len(sequence.tokens))
+
+    def remove(self, row: int) -> None:
+        work = self.work.pop(row, None)
+        if work is not None:
+            self.budget += work.count
+            self._copies.pop(row, None)
+            self._promised.pop(row, None)
+
+    def finish(self, step_id: int, ends: tuple[int, ...]) -> Step:
+        copies = tuple(copy for copies in self._copies.values() for copy in copies) if self._copies else ()
+        return Step(step_id, ends, tuple(self._starts), copies, tuple(self.work.values()))

@@ -1,0 +1,22 @@
+"""The numbers that bound a step and the queue."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trivium.types.errors import ConfigError
+
+
+class SchedulerLimits(Struct, frozen=True):
+    max_rows: int  # sequences that run at once
+    max_batch_tokens: int  # positions computed in one step, of all rows together
+    max_model_len: int  # tokens of one sequence, prompt and generated
+    max_chunk_tokens: int | None = None  # positions of one row in one step; None: only the batch bounds it
+    max_waiting: int | None = None  # sequences in the queue, beyond which requests are refused; None: no bound
+    prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "max_batch_tokens", "max_model_len", "max_chunk_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")

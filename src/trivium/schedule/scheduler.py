@@ -1,0 +1,430 @@
+"""Who runs next. Continuous batching without phases: in each sequence `num_computed` chases `len(tokens)`.
+
+    step = scheduler.plan(now)                   # None: nothing to do
+    deltas = scheduler.commit(run(step), now)    # what the step brought
+
+A step gives rows that lack one token theirs first, then chunks to running rows that lack more, then admits waiting
+sequences, all in order of rank (priority, arrival, id, index) and within the limits. When blocks run out, the running
+sequence of the lowest rank gives its up and waits again; its full blocks stay cached, so it resumes cheaply, and
+exactly: what it generated is now part of what it computes. The first in rank is never made to give way by another,
+and `check` refuses what could not run alone; so somebody always progresses and every admitted request ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+
+from trivium.cache.block_cache import BlockCache
+from trivium.cache.ledger import audit
+from trivium.cache.pool import LedgerError
+from trivium.schedule.draft import StepDraft
+from trivium.schedule.limits import SchedulerLimits
+from trivium.schedule.pace import Pace
+from trivium.schedule.sequence import NO_ROW, Family, Sequence, State
+from trivium.schedule.stats import SchedulerStats
+from trivium.types.delta import Delta, FinishReason
+from trivium.types.errors import InvalidRequestError, NeverFitsError, OverloadedError
+from trivium.types.kv import KVSpec, blocks_needed
+from trivium.types.request import Request
+from trivium.types.step import PromptLogprobs, RowWork, SampledRow, Step, StepResult, TokenLogprobs
+
+__all__ = ["Scheduler", "SchedulerStats"]
+
+
+class Scheduler:
+    def __init__(self, limits: SchedulerLimits, spec: KVSpec, num_blocks: int) -> None:
+        self.limits = limits
+        self._cache = BlockCache(spec, num_blocks, limits.prefix_caching)
+        self._longest = _longest_sequence(limits.max_model_len, spec, num_blocks)
+        self._families: dict[str, Family] = {}
+        self._running: list[Sequence] = []  # in order of rank
+        self._waiting: list[Sequence] = []  # in order of queue_key
+        self._rows: list[Sequence | None] = [None] * limits.max_rows
+        self._free_rows = list(range(limits.max_rows))  # a heap: low rows are used first, so batches stay compact
+        self._ended_rows: list[int] = []  # the device is to be told
+        self._next_step_id = 0
+        self._in_flight_id: int | None = None
+        self._in_flight: dict[int, RowWork] = {}  # by row
+        self._preempt_at_commit: set[str] = set()
+        self._deltas: list[Delta] = []  # of cancels, not yet told
+        self._pace = Pace()
+        self._num_preemptions = 0
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
+        self._num_generated_tokens = 0
+        self._queue_seconds = 0.0
+        self._num_ended = dict.fromkeys(FinishReason, 0)
+
+    # Requests come and go
+
+    def check(self, request: Request) -> None:
+        """Raises what is wrong with the request, or the three numbers why it can never fit."""
+        num_prompt, num_new = len(request.prompt), request.stopping.max_tokens
+        if num_prompt == 0:
+            raise InvalidRequestError("the prompt has no tokens", param="prompt")
+        if num_new < 1:
+            raise InvalidRequestError(f"max_tokens must be at least 1, not {num_new}", param="max_tokens")
+        if request.n < 1:
+            raise InvalidRequestError(f"n must be at least 1, not {request.n}", param="n")
+        if num_prompt + num_new > self._longest:
+            raise NeverFitsError(num_prompt, num_new, self._longest)
+
+    def add(self, request: Request) -> None:
+        """Queues the request, or raises why not."""
+        self.check(request)
+        if request.id in self._families:
+            raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
+        max_waiting = self.limits.max_waiting
+        if max_waiting is not None and len(self._waiting) >= max_waiting:
+            raise OverloadedError(
+                f"{len(self._waiting)} sequences wait already, and the queue holds {max_waiting}",
+                retry_after=self._pace.seconds_between_ends,
+            )
+        family = Family(request, self._cache, self.limits.max_model_len)
+        self._families[request.id] = family
+        for sequence in family.sequences:
+            self._enqueue(sequence)
+
+    def cancel(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its sequences; an unknown one is no matter.
+
+        Nothing more is said of it but one last Delta, with the next commit or `take_deltas`. Its blocks are free at
+        once, or at the commit of the step that is computing it.
+        """
+        family = self._families.get(request_id)
+        if family is None:
+            return
+        for sequence in [s for s in family.sequences if index is None or s.index == index]:
+            self._end(sequence, FinishReason.CANCELLED)
+            self._deltas.append(Delta(request_id, sequence.index, finish_reason=FinishReason.CANCELLED))
+
+    def preempt(self, request_id: str) -> None:
+        """Makes the request's running sequences give up their rows and blocks; they resume when there is room.
+
+        At once, or at the commit of the step in flight.
+        """
+        if self._in_flight_id is not None:
+            self._preempt_at_commit.add(request_id)
+            return
+        family = self._families.get(request_id)
+        for sequence in family.sequences if family else ():
+            if sequence.state is State.RUNNING:
+                self._preempt(sequence)
+
+    def take_deltas(self) -> list[Delta]:
+        """Last words of cancelled sequences, for when there is no step whose commit would bring them."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a plan, a commit or `take_deltas` would bring anything."""
+        return bool(
+            self._running or self._waiting or self._ended_rows or self._deltas or self._in_flight_id is not None
+        )
+
+    # One plan out
+
+    def plan(self, now: float) -> Step | None:
+        """The next step; None if there is nothing to compute and no row to end. A step may only end rows."""
+        if self._in_flight_id is not None:
+            raise RuntimeError(f"step {self._in_flight_id} is in flight: commit its result first")
+        draft = StepDraft(self.limits.max_batch_tokens)
+        self._plan_single_tokens(draft)
+        self._plan_chunks(draft)
+        self._admit(draft, now)
+        if not draft.work and not self._ended_rows:
+            return None
+        step = draft.finish(self._next_step_id, tuple(self._ended_rows))
+        self._ended_rows.clear()
+        self._next_step_id += 1
+        self._in_flight_id = step.id
+        self._in_flight = draft.work
+        return step
+
+    def _plan_single_tokens(self, draft: StepDraft) -> None:
+        running = self._running
+        i = 0
+        while i < len(running) and draft.budget:  # `running` loses its last when someone is preempted
+            sequence = running[i]
+            i += 1
+            position = sequence.num_computed
+            if len(sequence.tokens) - position != 1:
+                continue
+            if position < sequence.tables.writable_end:
+                draft.add(sequence, 1)
+            else:
+                self._plan_with_preemption(sequence, 1, draft)
+
+    def _plan_chunks(self, draft: StepDraft) -> None:
+        running = self._running
+        i = 0
+        while i < len(running) and draft.budget:
+            sequence = running[i]
+            i += 1
+            if len(sequence.tokens) - sequence.num_computed > 1:
+                self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
+
+    def _plan_with_preemption(self, sequence: Sequence, count: int, draft: StepDraft) -> None:
+        """Up to `count` tokens, as many as there are blocks for. If for none, the last in rank gives its blocks up."""
+        start, tables = sequence.num_computed, sequence.tables
+        while (end := tables.furthest(start, start + count)) == start:
+            victim = self._running[-1]
+            self._preempt(victim, draft)
+            if victim is sequence:
+                return
+        draft.add(sequence, end - start, tables.reserve(start, end))
+
+    def _chunk(self, sequence: Sequence, draft: StepDraft) -> int:
+        count = min(len(sequence.tokens) - sequence.num_computed, draft.budget)
+        return count if self.limits.max_chunk_tokens is None else min(count, self.limits.max_chunk_tokens)
+
+    def _admit(self, draft: StepDraft, now: float) -> None:
+        """Starts waiting sequences in order, until one does not fit: nobody overtakes it, so its turn comes."""
+        waiting = self._waiting
+        i = 0
+        while i < len(waiting) and draft.budget:
+            sequence = waiting[i]
+            if sequence.family.prefilling is not None and sequence.may_reuse_prompt:
+                i += 1  # its family's prompt is being computed: it will share that
+            elif self._fits(sequence, draft) or self._fits_after_preemption(sequence, draft):
+                del waiting[i]
+                self._start(sequence, draft, now)
+            else:
+                return
+
+    def _fits_after_preemption(self, sequence: Sequence, draft: StepDraft) -> bool:
+        """A waiting sequence displaces running ones of lower priority only, never later ones of its own."""
+        while self._running and self._running[-1].request.priority > sequence.request.priority:
+            self._preempt(self._running[-1], draft)
+            if self._fits(sequence, draft):
+                return True
+        return False
+
+    def _fits(self, sequence: Sequence, draft: StepDraft) -> bool:
+        """Gives the sequence its first blocks, if there are a row, and blocks to compute all its tokens so far.
+
+        What rows in mid-prompt still need counts as taken: to admit more than that would only make them preempt it.
+        """
+        if not self._free_rows:
+            return False
+        tables = sequence.tables
+        source = sequence.family.fork_source() if sequence.may_reuse_prompt else None
+        if source is not None:
+            tables.fork(source.tables, sequence.num_prompt)
+            sequence.num_computed = sequence.num_prompt - 1
+        else:
+            sequence.num_computed = tables.adopt(sequence.request.salt, sequence.reusable_tokens)
+        num_needed = draft.num_promised_blocks + tables.num_more_blocks(len(sequence.tokens))
+        start = sequence.num_computed
+        if num_needed <= self._cache.pool.num_available and tables.furthest(start, start + 1) > start:
+            return True
+        tables.release()
+        sequence.num_computed = 0
+        return False
+
+    def _start(self, sequence: Sequence, draft: StepDraft, now: float) -> None:
+        sequence.state = State.RUNNING
+        sequence.row = heapq.heappop(self._free_rows)
+        self._rows[sequence.row] = sequence
+        insort(self._running, sequence, key=_rank)
+        sequence.has_begun = True
+        family = sequence.family
+        if sequence.num_computed < sequence.num_prompt - 1:
+            family.prefilling = sequence
+        if family.num_cached_tokens is None:
+            family.num_cached_tokens = sequence.num_computed
+            self._num_prompt_tokens += sequence.num_prompt
+            self._num_cached_tokens += sequence.num_computed
+            self._queue_seconds += now - sequence.request.arrival
+        draft.start(sequence)
+        start = sequence.num_computed
+        end = sequence.tables.furthest(start, start + self._chunk(sequence, draft))
+        draft.add(sequence, end - start, sequence.tables.reserve(start, end))
+
+    # One result in
+
+    def commit(self, result: StepResult, now: float) -> list[Delta]:
+        """Takes in what the planned step computed. Returns the news of each sequence, and of those cancelled since."""
+        if result.step_id != self._in_flight_id:
+            raise RuntimeError(f"step {result.step_id} has a result, but {self._in_flight_id} is in flight")
+        sampled = {row.row: row for row in result.sampled}
+        prompt_logprobs = {row.row: row for row in result.prompt_logprobs}
+        failures = {row.row: row.message for row in result.failures}
+        deltas = self.take_deltas()
+        work, self._in_flight, self._in_flight_id = self._in_flight, {}, None
+        for row, item in work.items():
+            sequence = self._rows[row]
+            assert sequence is not None
+            failure = failures.get(row) if failures else None
+            if failure is None:
+                self._advance(sequence, item.start + item.count)
+            if sequence.state is State.ENDED:  # cancelled while the step ran
+                self._give_back(sequence)
+                continue
+            drawn = sampled.get(row)
+            if failure is None and item.samples and not (drawn and drawn.tokens):
+                failure = "the device gave no token for the sequence"
+            if failure is not None:
+                self._end(sequence, FinishReason.ERROR)
+                deltas.append(
+                    Delta(sequence.request.id, sequence.index, finish_reason=FinishReason.ERROR, error=failure)
+                )
+                continue
+            told = self._prompt_logprobs(sequence, prompt_logprobs.get(row)) if prompt_logprobs else ()
+            if item.samples and drawn:
+                deltas.append(self._append(sequence, drawn, told, now))
+            elif told:
+                deltas.append(Delta(sequence.request.id, sequence.index, prompt_logprobs=told))
+        for request_id in self._preempt_at_commit:
+            self.preempt(request_id)
+        self._preempt_at_commit.clear()
+        self._cache.pool.assert_conserved()
+        return deltas
+
+    def _advance(self, sequence: Sequence, num_computed: int) -> None:
+        sequence.num_computed = num_computed
+        tables = sequence.tables
+        if num_computed >= tables.next_full:
+            tables.publish(sequence.tokens, num_computed)
+        if num_computed >= tables.next_slide:
+            tables.slide(num_computed)
+        family = sequence.family
+        if family.prefilling is sequence and num_computed >= sequence.num_prompt:
+            family.prefilling = None
+
+    def _append(
+        self, sequence: Sequence, sampled: SampledRow, prompt_logprobs: tuple[TokenLogprobs, ...], now: float
+    ) -> Delta:
+        """Appends sampled tokens up to the one that ends the sequence, if any does."""
+        tokens, drawn = sequence.tokens, sampled.tokens
+        num_cached = sequence.family.num_cached_tokens if len(tokens) == sequence.num_prompt else 0
+        reason, stop_token, count = None, None, 0
+        for token in drawn:
+            tokens.append(token)
+            count += 1
+            if token in sequence.stop_tokens and len(tokens) > sequence.num_unstoppable:
+                reason, stop_token = FinishReason.STOP, token
+                break
+            if len(tokens) >= sequence.max_len:
+                reason = FinishReason.LENGTH
+                break
+        self._num_generated_tokens += count
+        if reason is not None:
+            self._end(sequence, reason)
+            self._pace.ended(now)
+        return Delta(
+            sequence.request.id,
+            sequence.index,
+            drawn if count == len(drawn) else drawn[:count],
+            sampled.logprobs[:count] if sampled.logprobs else (),
+            prompt_logprobs,
+            num_cached or 0,
+            reason,
+            stop_token,
+        )
+
+    def _prompt_logprobs(self, sequence: Sequence, found: PromptLogprobs | None) -> tuple[TokenLogprobs, ...]:
+        """Those not told before: a resumed sequence computes some positions again."""
+        if found is None:
+            return ()
+        new = found.logprobs[max(0, sequence.num_prompt_logprobs_told - found.first) :]
+        sequence.num_prompt_logprobs_told += len(new)
+        return new
+
+    # What both share
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        insort(self._waiting, sequence, key=_queue_key)
+
+    def _preempt(self, sequence: Sequence, draft: StepDraft | None = None) -> None:
+        """The sequence gives up its row and blocks, and any work of the step being planned, and waits again."""
+        if draft is not None:
+            draft.remove(sequence.row)
+        self._stop_running(sequence)
+        self._give_back(sequence)
+        sequence.state = State.WAITING
+        sequence.num_computed = 0
+        self._enqueue(sequence)
+        self._num_preemptions += 1
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Takes the sequence out for good. If a step is computing it, its row and blocks come back at the commit."""
+        if sequence.state is State.RUNNING:
+            self._stop_running(sequence)
+            if sequence.row not in self._in_flight:
+                self._give_back(sequence)
+        else:
+            del self._waiting[bisect_left(self._waiting, sequence.queue_key, key=_queue_key)]
+        sequence.state = State.ENDED
+        family = sequence.family
+        family.sequences.remove(sequence)
+        if not family.sequences:
+            del self._families[sequence.request.id]
+        self._num_ended[reason] += 1
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        del self._running[bisect_left(self._running, sequence.rank, key=_rank)]
+        if sequence.family.prefilling is sequence:
+            sequence.family.prefilling = None
+
+    def _give_back(self, sequence: Sequence) -> None:
+        sequence.tables.release()
+        self._rows[sequence.row] = None
+        self._ended_rows.append(sequence.row)
+        heapq.heappush(self._free_rows, sequence.row)
+        sequence.row = NO_ROW
+
+    # What can be seen
+
+    def stats(self) -> SchedulerStats:
+        pool = self._cache.pool
+        return SchedulerStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            free_blocks=pool.num_free,
+            held_blocks=pool.num_held,
+            cached_blocks=pool.num_cached,
+            preemptions=self._num_preemptions,
+            evicted_blocks=pool.num_evicted,
+            prompt_tokens=self._num_prompt_tokens,
+            cached_tokens=self._num_cached_tokens,
+            generated_tokens=self._num_generated_tokens,
+            queue_seconds=self._queue_seconds,
+            ended_by_stop=self._num_ended[FinishReason.STOP],
+            ended_by_length=self._num_ended[FinishReason.LENGTH],
+            cancelled=self._num_ended[FinishReason.CANCELLED],
+            failed=self._num_ended[FinishReason.ERROR],
+        )
+
+    def assert_balanced(self) -> None:
+        """Recounts every block and row from its owners; raises LedgerError where the books differ.
+
+        Its cost grows with the pool: `commit` itself checks the three totals, and tests recount after every step.
+        """
+        owners = [sequence for sequence in self._rows if sequence is not None]
+        audit(self._cache, [sequence.tables for sequence in owners])
+        if sorted(self._free_rows) != [row for row, sequence in enumerate(self._rows) if sequence is None]:
+            raise LedgerError("the free rows are not those that no sequence has")
+        cancelled = [sequence for sequence in owners if sequence.state is State.ENDED]
+        if any(sequence.row not in self._in_flight for sequence in cancelled):
+            raise LedgerError("an ended sequence has a row that no step in flight computes")
+        if sorted(self._running + cancelled, key=_rank) != sorted(owners, key=_rank):
+            raise LedgerError("the running sequences are not those that have rows")
+
+
+def _longest_sequence(max_model_len: int, spec: KVSpec, num_blocks: int) -> int:
+    """Tokens of the longest sequence that can run alone to its end. The last token is never computed."""
+    num_computed = bisect_right(
+        range(1, max_model_len), num_blocks, key=lambda n: blocks_needed(spec.groups, spec.block_size, n, 1)
+    )
+    return num_computed + 1
+
+
+def _rank(sequence: Sequence) -> tuple[int, float, str, int]:
+    return sequence.rank
+
+
+def _queue_key(sequence: Sequence) -> tuple[int, bool, float, str, int]:
+    return sequence.queue_key

@@ -1,0 +1,143 @@
+"""A sequence is one of the n continuations of a request: its tokens, how far they are computed, and where it runs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from trivium.cache.block_cache import BlockCache
+from trivium.cache.tables import BlockTables
+from trivium.types.request import Request, Sampling
+from trivium.types.step import RowStart
+
+NO_ROW = -1
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Sequence:
+    __slots__ = (
+        "family",
+        "has_begun",
+        "index",
+        "max_len",
+        "num_computed",
+        "num_prompt",
+        "num_prompt_logprobs_told",
+        "num_unstoppable",
+        "rank",
+        "request",
+        "row",
+        "state",
+        "stop_tokens",
+        "tables",
+        "tokens",
+    )
+
+    def __init__(self, family: Family, index: int, cache: BlockCache, max_model_len: int) -> None:
+        request = family.request
+        self.family = family
+        self.request = request
+        self.index = index
+        self.rank = (request.priority, request.arrival, request.id, index)  # lower goes first, and is preempted last
+        self.tokens = list(request.prompt)  # and then those generated
+        self.num_prompt = len(request.prompt)
+        self.num_computed = 0  # tokens whose keys and values are in the blocks; it chases len(tokens)
+        self.num_unstoppable = self.num_prompt + request.stopping.min_tokens  # the tokens after them may be stop tokens
+        self.max_len = min(self.num_prompt + request.stopping.max_tokens, max_model_len)
+        self.stop_tokens = frozenset(request.stopping.stop_token_ids)
+        self.state = State.WAITING
+        self.row = NO_ROW
+        self.tables = BlockTables(cache)
+        self.has_begun = False
+        # Prompt tokens whose log probabilities need no computing any more. The first token has none, and of a
+        # request's sequences only the first tells them: they are the same for all.
+        wants = index == 0 and request.sampling.prompt_logprobs is not None
+        self.num_prompt_logprobs_told = 1 if wants else self.num_prompt
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def queue_key(self) -> tuple[int, bool, float, str, int]:
+        """Order in the waiting queue: by rank, but within a priority those that have begun before go first."""
+        priority, arrival, request_id, index = self.rank
+        return priority, not self.has_begun, arrival, request_id, index
+
+    @property
+    def may_reuse_prompt(self) -> bool:
+        """Whether another sequence's computed prompt saves it all work but the last prompt token's."""
+        return self.num_generated == 0 and self.num_prompt_logprobs_told == self.num_prompt
+
+    @property
+    def reusable_tokens(self) -> list[int]:
+        """Tokens to look for in the prefix cache; positions whose log probabilities are still due must be computed."""
+        if self.num_prompt_logprobs_told < self.num_prompt:
+            return self.tokens[: self.num_prompt_logprobs_told]
+        return self.tokens
+
+    def row_start(self) -> RowStart:
+        return RowStart(
+            row=self.row,
+            request_id=self.request.id,
+            index=self.index,
+            tokens=tuple(self.tokens),
+            num_prompt_tokens=self.num_prompt,
+            sampling=sampling_of(self.request, self.index),
+            stopping=self.request.stopping,
+        )
+
+
+class Family:
+    """The sequences of one request that have not ended."""
+
+    __slots__ = ("num_cached_tokens", "prefilling", "request", "sequences")
+
+    def __init__(self, request: Request, cache: BlockCache, max_model_len: int) -> None:
+        self.request = request
+        self.sequences = [Sequence(self, index, cache, max_model_len) for index in range(request.n)]
+        self.num_cached_tokens: int | None = None  # found by the first to begin; None: none has begun
+        self.prefilling: Sequence | None = (
+            None  # a running one that has not computed the prompt: the others wait for it
+        )
+
+    def fork_source(self) -> Sequence | None:
+        """A running sequence that has computed the prompt and still holds what its last token sees."""
+        num_prompt = len(self.request.prompt)
+        for sequence in self.sequences:
+            if (
+                sequence.state is State.RUNNING
+                and sequence.num_computed >= num_prompt
+                and sequence.tables.can_fork(num_prompt)
+            ):
+                return sequence
+        return None
+
+
+def sampling_of(request: Request, index: int) -> Sampling:
+    """How the request's sequence `index` draws: with a seed of its own, and telling prompt logprobs only if first."""
+    if index == 0:
+        return request.sampling
+    return msgspec.structs.replace(
+        request.sampling, seed=sequence_seed(request.sampling.seed, index), prompt_logprobs=None
+    )
+
+
+def sequence_seed(seed: int, index: int) -> int:
+    """The seed of sequence `index` of a request: the request's own for the first, a 64-bit mix for the others.
+
+    The mix is splitmix64's: its increment and its two multipliers.
+    """
+    if index == 0:
+        return seed
+    mask = (1 << 64) - 1
+    mixed = (seed + index * 0x9E3779B97F4A7C15) & mask
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+    return mixed ^ (mixed >> 31)

@@ -1,0 +1,25 @@
+"""Where the scheduler stands and what it has counted since its start."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class SchedulerStats(Struct, frozen=True):
+    # now
+    running: int  # sequences
+    waiting: int
+    free_blocks: int
+    held_blocks: int
+    cached_blocks: int  # held by nobody, kept for reuse
+    # ever
+    preemptions: int
+    evicted_blocks: int
+    prompt_tokens: int  # of requests that began to run, each counted once
+    cached_tokens: int  # of these, found in the prefix cache
+    generated_tokens: int
+    queue_seconds: float  # sum over requests from arrival to their first step
+    ended_by_stop: int  # sequences, as are the next three
+    ended_by_length: int
+    cancelled: int
+    failed: int
