@@ -1,0 +1,113 @@
+"""The command line. Only the command that runs is imported, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trivium.commands.options import UsageError, add_options
+from trivium.commands.settings import SamplingSettings, ServeSettings
+from trivium.config.options import EngineOptions
+from trivium.types.errors import TriviumError
+
+if TYPE_CHECKING:
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = "Run large language models: chat in the terminal, or serve them with an OpenAI API."
+MODEL_HELP = "a stored name, a directory with safetensors, or a .gguf file; default: a small model that is fetched"
+# `model` is an argument, and every command reads or writes text.
+NO_FLAGS = frozenset({"model", "skip_tokenizer_init"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    try:
+        command: Callable[[argparse.Namespace], int] = importlib.import_module(args.module).run
+        return command(args)
+    except UsageError as error:
+        print(f"trivium: {error}", file=sys.stderr)
+        return 2
+    except TriviumError as error:
+        print(f"trivium: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away; Python must not complain about it while it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trivium", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"trivium {version()}")
+    commands = parser.add_subparsers(title="commands", metavar="command", required=True)
+    _add_serve(commands)
+    _add_chat(commands)
+    _add_run(commands)
+    _add_store(commands)
+    return parser
+
+
+def version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("trivium")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _add_serve(commands: _Commands) -> None:
+    parser = _add_command(commands, "serve", "serve", "serve a model with an OpenAI API")
+    _add_model(parser)
+    add_options(parser, ServeSettings, "server")
+    add_options(parser, EngineOptions, "engine", skip=NO_FLAGS)
+
+
+def _add_chat(commands: _Commands) -> None:
+    parser = _add_command(commands, "chat", "chat", "talk with a model in the terminal")
+    _add_model(parser)
+    parser.add_argument("--system", metavar="TEXT", help="system prompt")
+    _add_answer_options(parser)
+
+
+def _add_run(commands: _Commands) -> None:
+    parser = _add_command(commands, "run", "run", "answer one prompt")
+    parser.add_argument("prompt", help="the question; - reads it from standard input")
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--system", metavar="TEXT", help="system prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
+    _add_answer_options(parser)
+
+
+def _add_store(commands: _Commands) -> None:
+    pull = _add_command(commands, "pull", "store", "fetch a model into the store")
+    _add_model(pull)
+    pull.add_argument("--name", metavar="NAME", help="what to call it in the store")
+    pull.add_argument(
+        "--copy", action="store_true", help="copy files that are on this disk instead of pointing at them"
+    )
+    _add_command(commands, "list", "store", "list the models in the store")
+    for name, summary in (("show", "show what is known of a stored model"), ("rm", "remove a model from the store")):
+        parser = _add_command(commands, name, "store", summary)
+        parser.add_argument("model", help="its name in the store")
+
+
+def _add_command(commands: _Commands, name: str, module: str, summary: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    parser.set_defaults(module=f"trivium.commands.{module}", command=name)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help=MODEL_HELP)
+
+
+def _add_answer_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, SamplingSettings, "answers")
+    add_options(parser, EngineOptions, "engine", skip=NO_FLAGS | {"seed"})

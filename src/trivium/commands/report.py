@@ -1,0 +1,20 @@
+"""What the server says of itself once it is ready: the model, the room, the kernels, and how to try it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trivium.types.card import ModelCard
+
+
+def start_report(card: ModelCard, url: str, seconds: float) -> Iterator[str]:
+    tokens = card.num_blocks * card.block_size
+    yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
+    yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {tokens} tokens in all"
+    for line in card.kernels:
+        yield f"kernel    {line}"
+    for adjustment in card.adjustments:
+        yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
+    yield f"ready     {url} after {seconds:.1f} s; try it:"
+    yield f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\"
+    yield f"""    -d '{{"model": "{card.name}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'"""

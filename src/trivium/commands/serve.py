@@ -1,0 +1,70 @@
+"""`trivium serve`: the engine in its process, the HTTP server in this one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+import time
+
+import msgspec
+
+from trivium.commands.model import stored_model
+from trivium.commands.options import read_options
+from trivium.commands.report import start_report
+from trivium.commands.settings import ServeSettings
+from trivium.config.options import EngineOptions
+from trivium.serve.listen import listen, url_of
+
+
+def run(args: argparse.Namespace) -> int:
+    began = time.monotonic()
+    settings = read_options(args, ServeSettings)
+    listener = listen(settings.host, settings.port)
+    with listener:
+        model = stored_model(args.model)
+        options = read_options(args, EngineOptions, model=model)
+        say(f"loading {model}")
+        import uvloop
+
+        return uvloop.run(_serve(options, settings, listener, began))
+
+
+async def _serve(options: EngineOptions, settings: ServeSettings, listener: socket.socket, began: float) -> int:
+    from trivium.llm.async_llm import AsyncLLM
+
+    llm = AsyncLLM(**msgspec.structs.asdict(options))
+    starting = asyncio.create_task(llm.start())
+    await asyncio.sleep(0)  # the engine's process begins, and loads while the web stack is imported here
+
+    from trivium.observe.prometheus import Metrics
+    from trivium.serve.limits import Limits
+    from trivium.serve.server import HttpServer, WindDown
+    from trivium.serve.state import ServerState
+
+    state = ServerState(llm, Limits(), Metrics(), settings.accept_any_model)
+    server = HttpServer(state, listener)
+    wind_down = WindDown(state, settings.drain_seconds, say)
+    wind_down.install()
+    server.start()
+    stopping = asyncio.create_task(wind_down.wait_asked())
+    drained = True
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            for line in start_report(llm.card, url_of(listener), time.monotonic() - began):
+                say(line)
+            await stopping
+            drained = await wind_down.drain()
+    finally:
+        starting.cancel()
+        await llm.close()  # ends what did not end in time with an error of its own, while it can still be told
+        await server.stop(at_once=not drained)
+    say("stopped")
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

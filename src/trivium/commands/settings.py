@@ -1,0 +1,33 @@
+"""The options of commands that are not the engine's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    host: Annotated[str, Meta(description="address to listen on; 0.0.0.0 opens the server to the network")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Meta(description="port to listen on; 0 takes a free one", ge=0, le=65535)] = 8000
+    drain_seconds: Annotated[
+        float, Meta(description="for which answers under way may go on after SIGTERM or Ctrl-C", ge=0)
+    ] = 60.0
+    accept_any_model: Annotated[
+        bool, Meta(description="answer requests whatever model they name; many tools hard-code a name")
+    ] = False
+
+
+class SamplingSettings(Struct, frozen=True, kw_only=True):
+    """Of answers in the terminal: a little sharper than the model's own distribution, for small models ramble."""
+
+    temperature: Annotated[float, Meta(description="0 always takes the likeliest token", ge=0)] = 0.6
+    top_p: Annotated[float, Meta(description="draw from the likeliest tokens with this total", gt=0, le=1)] = 0.95
+    top_k: Annotated[int, Meta(description="draw from so many tokens at most; 0 is all", ge=0)] = 0
+    min_p: Annotated[float, Meta(description="drop tokens below this share of the likeliest", ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(description="above 1: what was said becomes less likely", gt=0)] = 1.0
+    max_tokens: Annotated[int | None, Meta(description="longest answer; default: what the context holds", ge=1)] = None
+    seed: Annotated[int | None, Meta(description="makes the answer repeatable")] = None
+    stop: Annotated[str | None, Meta(description="text at which the answer ends")] = None

@@ -1,0 +1,73 @@
+"""What happens to requests, as typed events. Whoever sees it emits it; metrics, traces and ledgers listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class RequestEnd(StrEnum):
+    """The only ways in which a request can end."""
+
+    COMPLETE = "complete"
+    INVALID = "invalid"  # the client's error
+    OVERLOADED = "overloaded"  # refused for now: queue full, draining, engine starting or gone
+    FAILED = "failed"  # our error
+    CANCELLED = "cancelled"  # the client went away
+
+
+class RequestReceived(Struct, frozen=True):
+    """A client asks for text; exactly one RequestEnded follows."""
+
+    request_id: str
+
+
+class FirstToken(Struct, frozen=True):
+    """The first token of a prompt's answer came; a request with several prompts has one for each."""
+
+    request_id: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    seconds: float  # since the prompt was handed to the engine
+
+
+class TokensGenerated(Struct, frozen=True):
+    """Tokens of one sequence came in one piece."""
+
+    request_id: str
+    index: int
+    count: int
+    seconds: float | None  # since the piece before; None for the first
+
+
+class SequenceEnded(Struct, frozen=True):
+    request_id: str
+    index: int
+    reason: str  # "stop" or "length"
+
+
+class RequestEnded(Struct, frozen=True):
+    request_id: str
+    end: RequestEnd
+    seconds: float  # since RequestReceived
+
+
+class EngineSample(Struct, frozen=True):
+    """Where the engine stands, and what it has counted since its process began."""
+
+    running: int  # sequences
+    waiting: int  # sequences
+    free_blocks: int
+    held_blocks: int
+    cached_blocks: int  # held by nobody, kept for reuse
+    preemptions: int
+    evicted_blocks: int
+    steps: int
+    queue_seconds: float  # sum over requests, from their arrival to their first step
+    restarts: int  # of the process; the counts above begin again with each
+
+
+Event = RequestReceived | FirstToken | TokensGenerated | SequenceEnded | RequestEnded | EngineSample
+Listener = Callable[[Event], None]

@@ -1,0 +1,139 @@
+"""Prometheus metrics: each name has one meaning, written in its help text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trivium.observe.events import (
+    EngineSample,
+    Event,
+    FirstToken,
+    RequestEnd,
+    RequestEnded,
+    RequestReceived,
+    SequenceEnded,
+    TokensGenerated,
+)
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+# Seconds. About three for each factor of ten: from a step of a small model to a long prompt on a CPU.
+FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+REQUEST_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class Metrics:
+    """Counts what is heard as events, and shows what the engine said of itself when it was last asked."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._received = Counter(
+            "trivium_requests_received",
+            "Requests for text that came in; each ends in exactly one way",
+            registry=registry,
+        )
+        self._ended = Counter(
+            "trivium_requests_ended", "Requests for text, by how they ended", ["end"], registry=registry
+        )
+        for end in RequestEnd:
+            self._ended.labels(end)
+        self._in_flight = Gauge(
+            "trivium_requests_in_flight", "Requests for text that came in and have not ended", registry=registry
+        )
+        self._sequences = Counter(
+            "trivium_sequences_ended", "Answers that came to their end, by its reason", ["reason"], registry=registry
+        )
+        for reason in ("stop", "length"):
+            self._sequences.labels(reason)
+        self._prompt_tokens = Counter(
+            "trivium_prompt_tokens",
+            "Tokens of prompts that were processed, found in the cache or not",
+            registry=registry,
+        )
+        self._cached_tokens = Counter(
+            "trivium_cached_prompt_tokens", "Tokens of prompts whose keys and values were found", registry=registry
+        )
+        self._generated_tokens = Counter("trivium_generated_tokens", "Tokens sampled", registry=registry)
+        self._first_token = Histogram(
+            "trivium_time_to_first_token_seconds",
+            "From a prompt's hand-over to the engine to the first token of its answer",
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._inter_token = Histogram(
+            "trivium_inter_token_seconds",
+            "Between tokens of one sequence; tokens that come together share their wait",
+            buckets=INTER_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._request_time = Histogram(
+            "trivium_request_seconds",
+            "From a request's arrival to the end of its answer, for those that completed",
+            buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+
+        self._engine = EngineCollector()
+        registry.register(self._engine)
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case TokensGenerated():
+                self._generated_tokens.inc(event.count)
+                if event.seconds is not None:
+                    for _ in range(event.count):
+                        self._inter_token.observe(event.seconds / event.count)
+            case RequestReceived():
+                self._received.inc()
+                self._in_flight.inc()
+            case FirstToken():
+                self._prompt_tokens.inc(event.num_prompt_tokens)
+                self._cached_tokens.inc(event.num_cached_tokens)
+                self._first_token.observe(event.seconds)
+            case SequenceEnded():
+                self._sequences.labels(event.reason).inc()
+            case RequestEnded():
+                self._in_flight.dec()
+                self._ended.labels(event.end).inc()
+                if event.end is RequestEnd.COMPLETE:
+                    self._request_time.observe(event.seconds)
+            case EngineSample():
+                self._engine.sample = event
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class EngineCollector(Collector):
+    """The engine counts for itself; here its last numbers are shown as they are."""
+
+    def __init__(self) -> None:
+        self.sample: EngineSample | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        sample = self.sample
+        if sample is None:
+            return
+        yield GaugeMetricFamily("trivium_running_sequences", "Sequences that take part in steps", sample.running)
+        yield GaugeMetricFamily("trivium_waiting_sequences", "Sequences that wait for room", sample.waiting)
+        blocks = GaugeMetricFamily(
+            "trivium_kv_blocks",
+            "KV blocks: free, held by sequences, or held by nobody and kept for reuse (cached)",
+            labels=["state"],
+        )
+        for state in ("free", "held", "cached"):
+            blocks.add_metric([state], getattr(sample, f"{state}_blocks"))
+        yield blocks
+        for name, text, value in (
+            ("preemptions", "Sequences that had to give their blocks back before their end", sample.preemptions),
+            ("evicted_blocks", "Cached KV blocks given up for new ones", sample.evicted_blocks),
+            ("engine_steps", "Steps of the engine", sample.steps),
+            ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
+            ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
+        ):
+            yield CounterMetricFamily(f"trivium_{name}", text, value)

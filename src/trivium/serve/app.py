@@ -1,0 +1,88 @@
+"""The web application: its routes, and what every request passes on its way to one."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trivium.serve.endpoint import GenerationEndpoint
+from trivium.serve.errors import ApiError, answer_error
+from trivium.serve.openai.chat import chat_completions
+from trivium.serve.openai.completions import completions
+from trivium.serve.openai.models import list_models, retrieve_model
+from trivium.serve.operations import health, metrics
+from trivium.serve.state import ServerState
+from trivium.serve.tokens import detokenize, tokenize
+from trivium.types.errors import TriviumError
+
+
+def build_app(state: ServerState) -> ASGIApp:
+    def plain(
+        path: str, handler: Callable[[ServerState, Request], Awaitable[Response]], *methods: str, engine: bool = True
+    ) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if engine:
+                state.check_loaded()
+            return await handler(state, request)
+
+        return Route(path, endpoint, methods=[*methods], name=handler.__name__)
+
+    app = Starlette(
+        routes=[
+            Route("/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"]),
+            Route("/completions", GenerationEndpoint(state, completions), methods=["POST"]),
+            plain("/models", list_models, "GET"),
+            plain("/models/{model_id:path}", retrieve_model, "GET"),
+            plain("/tokenize", tokenize, "POST"),
+            plain("/detokenize", detokenize, "POST"),
+            plain("/health", health, "GET", engine=False),
+            plain("/metrics", metrics, "GET", engine=False),
+        ],
+        exception_handlers=dict.fromkeys((ApiError, TriviumError, HTTPException, Exception), answer_error),
+    )
+    app.router.redirect_slashes = False
+    return RequestIds(NormalPaths(app), state.limits.request_id_chars)
+
+
+class NormalPaths:
+    """Every route answers with and without `/v1`, and to paths in which a client's joining doubled a slash."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = re.sub(r"//+", "/", scope["path"])
+        if path.startswith("/v1/"):
+            path = path.removeprefix("/v1")
+        if len(path) > 1:
+            path = path.removesuffix("/")
+        await self._app({**scope, "path": path}, receive, send)
+
+
+class RequestIds:
+    """Each request has an id, the client's own where it sent one that can be shown, and each answer names it."""
+
+    def __init__(self, app: ASGIApp, max_chars: int) -> None:
+        self._app = app
+        self._showable = re.compile(rf"[!-~]{{1,{max_chars}}}")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = Headers(scope=scope).get("x-request-id", "")
+        request_id = sent if self._showable.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

@@ -1,0 +1,91 @@
+"""Reading a request's body: bounded in size and time, decoded once into a typed struct."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from trivium.serve.errors import ApiError, ClientGoneError, invalid
+from trivium.serve.limits import Limits
+
+T = TypeVar("T")
+
+# The tail of msgspec's messages: " - at `$.messages[0].role`", " - at `key` in `$.logit_bias`".
+_PLACE = re.compile(r" - at (?:`key(?: in \w+)?` in )?`\$\.?(?P<path>[^`]*)`$")
+
+
+async def read_json(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+    _check_content_type(request)
+    body = await _read(request, limits)
+    if len(body) > limits.inline_body_bytes:
+        return await asyncio.to_thread(_decode, decoder, body)
+    return _decode(decoder, body)
+
+
+def _check_content_type(request: Request) -> None:
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise ApiError(415, f"the content type must be application/json, but is {media_type[:80]}")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(415, f"a body must come as it is, but its content encoding is {encoding[:80]}")
+
+
+async def _read(request: Request, limits: Limits) -> bytes:
+    too_large = ApiError(
+        413,
+        f"a body may have {limits.body_bytes} bytes at most",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.body_bytes:
+        await _discard(request, limits)
+        raise too_large
+    parts = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                parts += part
+                if len(parts) > limits.body_bytes:
+                    await _discard(request, limits)
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(
+            408, f"the body did not come within {limits.body_seconds:g} s", headers={"connection": "close"}
+        ) from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    return bytes(parts)
+
+
+async def _discard(request: Request, limits: Limits) -> None:
+    """Let a body that is too large pass by for a while: a client that is still sending would not read the answer."""
+    try:
+        async with asyncio.timeout(limits.discard_seconds):
+            while (await request.receive()).get("more_body"):
+                pass
+    except TimeoutError:
+        pass
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        place = _PLACE.search(message)
+        if place is None:
+            raise invalid(f"the body is not what this route takes: {message}") from None
+        param = place["path"] or None
+        raise invalid(f"{param or 'the body'}: {message[: place.start()]}", param) from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except UnicodeDecodeError:
+        raise invalid("the body is not valid UTF-8", code="invalid_json") from None
+    except RecursionError:
+        raise invalid("the body is nested too deeply", code="invalid_json") from None

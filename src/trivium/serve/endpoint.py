@@ -1,0 +1,39 @@
+"""The shell around every route that makes text: admission, counting, and what becomes of each kind of end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from trivium.serve.errors import ClientGoneError, as_api_error
+from trivium.serve.sse import EventStreamResponse
+from trivium.serve.state import ServerState
+
+Handler = Callable[[ServerState, Request], Awaitable[Response | EventStreamResponse]]
+
+
+class GenerationEndpoint:
+    """An ASGI application of its own, because a streamed request lasts until the last byte of its answer."""
+
+    def __init__(self, state: ServerState, handler: Handler) -> None:
+        self._state = state
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._state.request(scope["state"]["request_id"]) as span:
+                try:
+                    self._state.check_open()
+                    response = await self._handler(self._state, Request(scope, receive))
+                    await response(scope, receive, send)
+                except ClientGoneError:
+                    raise
+                except Exception as error:
+                    raise as_api_error(error, self._state.limits.retry_after_seconds) from error
+                if isinstance(response, EventStreamResponse):
+                    span.failure = response.failure
+        except ClientGoneError:
+            return

@@ -1,0 +1,102 @@
+"""The engine's answers as the routes use them: watched for metrics, several prompts at once, and bounded work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from msgspec import Struct
+
+from trivium.llm.outputs import RequestOutput
+from trivium.llm.params import SamplingParams
+from trivium.llm.prompts import TokensPrompt
+from trivium.observe.events import FirstToken, SequenceEnded, TokensGenerated
+from trivium.serve.disconnect import cancel_and_wait
+from trivium.serve.state import ServerState
+
+T = TypeVar("T")
+
+
+class Job(Struct, frozen=True):
+    """One prompt for the engine, and how it is to be answered."""
+
+    id: str
+    prompt: TokensPrompt
+    sampling: SamplingParams
+    priority: int = 0
+    salt: str = ""
+
+
+async def generate(state: ServerState, job: Job) -> AsyncGenerator[RequestOutput]:
+    """The answer as it grows. Closing the generator gives back all that the job holds."""
+    began = time.monotonic()
+    last_piece: dict[int, float] = {}  # by the sequence's index
+    ended: set[int] = set()
+    answers = state.llm.generate(job.prompt, job.sampling, job.id, priority=job.priority, salt=job.salt)
+    async with aclosing(answers) as outputs:
+        async for output in outputs:
+            now = time.monotonic()
+            if not last_piece and any(completion.delta.token_ids for completion in output.outputs):
+                state.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
+            for completion in output.outputs:
+                index = completion.index
+                if count := len(completion.delta.token_ids):
+                    before = last_piece.get(index)
+                    seconds = None if before is None else now - before
+                    state.emit(TokensGenerated(job.id, index, count, seconds))
+                    last_piece[index] = now
+                if completion.finish_reason is not None and index not in ended:
+                    ended.add(index)
+                    state.emit(SequenceEnded(job.id, index, completion.finish_reason))
+            yield output
+
+
+async def generate_whole(state: ServerState, jobs: Sequence[Job]) -> list[RequestOutput]:
+    """The finished answers of several prompts, which run together; the first failure ends them all."""
+    async with aclosing(generate_merged(state, jobs)) as outputs:
+        last = {number: output async for number, output in outputs}
+    return [last[number] for number in range(len(jobs))]
+
+
+async def generate_merged(state: ServerState, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, RequestOutput]]:
+    """(number of the job, its answer so far) as they come; the first failure ends them all."""
+    if len(jobs) == 1:
+        async with aclosing(generate(state, jobs[0])) as outputs:
+            async for output in outputs:
+                yield 0, output
+        return
+    queue: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
+
+    async def pump(number: int, job: Job) -> None:
+        try:
+            async with aclosing(generate(state, job)) as outputs:
+                async for output in outputs:
+                    queue.put_nowait((number, output))
+        except Exception as error:
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(number, job)) for number, job in enumerate(jobs)]
+    running = len(tasks)
+    try:
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+    finally:
+        await cancel_and_wait(*tasks)
+
+
+async def beside_the_loop(state: ServerState, size: int, work: Callable[[], T]) -> T:
+    """Work on `size` characters of text: here if it is short, in a thread if it would hold up everybody else."""
+    if size <= state.limits.inline_text_chars:
+        return work()
+    return await asyncio.to_thread(work)

@@ -1,0 +1,32 @@
+"""The listening socket, taken before anything slow begins: a port that is in use is said at once."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from trivium.types.errors import ConfigError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError, UnicodeError):
+        raise ConfigError(f"cannot listen on {host}:{port}: there is no such address") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} on {host} is in use by another program; choose one with --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

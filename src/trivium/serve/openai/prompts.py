@@ -1,0 +1,72 @@
+"""Prompts of the completions route: text or tokens, one or many."""
+
+from __future__ import annotations
+
+from trivium.llm.prompts import TokensPrompt
+from trivium.serve.errors import invalid
+from trivium.serve.generation import beside_the_loop
+from trivium.serve.openai.protocol import CompletionRequest
+from trivium.serve.state import ServerState
+
+
+def check_length(state: ServerState, num_chars: int, param: str) -> None:
+    """Refuse a text that cannot fit, whatever its tokens are, before time goes into finding them."""
+    context = state.llm.card.max_model_len
+    if num_chars > context * state.limits.chars_per_token:
+        raise invalid(
+            f"maximum context length is {context} tokens, but the text has {num_chars} characters",
+            param,
+            "context_length_exceeded",
+        )
+
+
+def tokenize(state: ServerState, text: str, *, add_special_tokens: bool) -> TokensPrompt:
+    tokenizer = state.llm.tokenizer
+    return TokensPrompt(prompt=text, prompt_token_ids=tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+
+async def completion_prompts(state: ServerState, request: CompletionRequest) -> list[TokensPrompt]:
+    texts_or_ids = _split(request.prompt)
+    if len(texts_or_ids) > state.limits.prompts:
+        raise invalid(f"prompt may have {state.limits.prompts} entries at most, but has {len(texts_or_ids)}", "prompt")
+    return [await _prompt(state, item, request.add_special_tokens is not False) for item in texts_or_ids]
+
+
+def _split(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    """One entry for each prompt; null is the beginning of a document."""
+    if prompt is None or isinstance(prompt, str):
+        return [prompt or ""]
+    if not prompt:
+        raise invalid("prompt must not be an empty list", "prompt")
+    texts = [item for item in prompt if isinstance(item, str)]
+    ids = [item for item in prompt if isinstance(item, int)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    if len(ids) == len(prompt):
+        return [ids]
+    if len(texts) == len(prompt):
+        return [*texts]
+    if len(lists) == len(prompt):
+        return [*lists]
+    raise invalid("prompt must be all strings, all token ids, or all lists of token ids", "prompt")
+
+
+async def _prompt(state: ServerState, item: str | list[int], add_special_tokens: bool) -> TokensPrompt:
+    tokenizer = state.llm.tokenizer
+    if isinstance(item, str):
+        check_length(state, len(item), "prompt")
+        prompt = await beside_the_loop(
+            state, len(item), lambda: tokenize(state, item, add_special_tokens=add_special_tokens)
+        )
+        if prompt["prompt_token_ids"]:
+            return prompt
+        # Nothing predicts the first token of an empty text but the token that begins every document.
+        start = tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), None)
+        if start is None:
+            raise invalid("prompt must not be empty: this model has no token that begins a text", "prompt")
+        return TokensPrompt(prompt=item, prompt_token_ids=[start])
+    if not item:
+        raise invalid("prompt must not hold an empty list of token ids", "prompt")
+    vocab_size = state.llm.card.vocab_size
+    if max(item) >= vocab_size:
+        raise invalid(f"token id {max(item)} is outside the vocabulary of {vocab_size}", "prompt")
+    return TokensPrompt(prompt=tokenizer.decode(item, skip_special_tokens=False), prompt_token_ids=item)

@@ -1,0 +1,53 @@
+"""GET /health and /metrics: for those who run the server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium.engine.messages import Stats
+from trivium.observe.events import EngineSample
+from trivium.observe.prometheus import CONTENT_TYPE
+from trivium.serve.errors import not_now
+from trivium.serve.state import ServerState
+from trivium.types.errors import EngineDeadError
+
+
+async def health(state: ServerState, request: Request) -> Response:
+    """200 only while a request sent now would be taken and the engine's loop turns."""
+    state.check_open()
+    try:
+        async with asyncio.timeout(state.limits.health_seconds):
+            await state.llm.check_health()
+    except (EngineDeadError, TimeoutError):
+        raise not_now("the engine does not answer", state.limits.retry_after_seconds, "engine_not_ready") from None
+    return Response(b'{"status":"ok"}', media_type="application/json")
+
+
+async def metrics(state: ServerState, request: Request) -> Response:
+    """The server's own numbers always; the engine's as of now, or as it last told them while it does not answer."""
+    if state.llm.state == "ready":
+        try:
+            async with asyncio.timeout(state.limits.health_seconds):
+                state.emit(_sample(await state.llm.stats(), state.llm.restarts))
+        except (EngineDeadError, TimeoutError):
+            pass
+    return Response(state.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _sample(stats: Stats, restarts: int) -> EngineSample:
+    scheduler = stats.scheduler
+    return EngineSample(
+        running=scheduler.running,
+        waiting=scheduler.waiting,
+        free_blocks=scheduler.free_blocks,
+        held_blocks=scheduler.held_blocks,
+        cached_blocks=scheduler.cached_blocks,
+        preemptions=scheduler.preemptions,
+        evicted_blocks=scheduler.evicted_blocks,
+        steps=stats.num_steps,
+        queue_seconds=scheduler.queue_seconds,
+        restarts=restarts,
+    )

@@ -1,0 +1,96 @@
+"""Server-sent events: the framing, and the response that streams them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.types import Receive, Scope, Send
+
+from trivium.serve.disconnect import cancel_and_wait, client_gone
+from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
+from trivium.serve.limits import Limits
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(payload: bytes) -> bytes:
+    """One event. JSON on one line holds no line break, so it needs no escaping."""
+    return b"data: " + payload + b"\n\n"
+
+
+class EventStreamResponse:
+    """Streams framed events, then `[DONE]`.
+
+    Nothing is sent before the first event, so that what fails until then is raised and becomes an HTTP status. What
+    fails later is told in the stream and kept in `failure`.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes], limits: Limits) -> None:
+        self.failure: ApiError | None = None
+        self._events = events
+        self._limits = limits
+        self._started = False
+        self._sending = False  # a write that waits for a slow reader is no silence
+        self._last_sent = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        producing = asyncio.create_task(self._produce(send))
+        watching = asyncio.create_task(client_gone(receive))
+        try:
+            await self._wait(producing, watching, send)
+            if not producing.done():
+                raise ClientGoneError
+            await producing
+        finally:
+            await cancel_and_wait(producing, watching)
+
+    async def _produce(self, send: Send) -> None:
+        try:
+            async with aclosing(self._events) as events:
+                async for framed in events:
+                    if not self._started:
+                        await self._start(send)
+                    await self._send(send, framed)
+        except Exception as error:
+            if not self._started:
+                raise
+            self.failure = as_api_error(error)
+            await self._send(send, event(self.failure.encode()))
+        if not self._started:
+            await self._start(send)
+        await self._send(send, DONE)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _wait(self, producing: asyncio.Task[None], watching: asyncio.Task[None], send: Send) -> None:
+        """Until one of the two is done, with comments into the silence."""
+        patience = self._limits.first_event_seconds
+        while True:
+            done, _ = await asyncio.wait((producing, watching), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            if not self._started:
+                await self._start(send)
+            silence = time.monotonic() - self._last_sent
+            if silence >= self._limits.keep_alive_seconds and not self._sending:
+                await self._send(send, COMMENT)
+                silence = 0.0
+            patience = max(self._limits.keep_alive_seconds - silence, 1.0)
+
+    async def _start(self, send: Send) -> None:
+        self._started = True
+        await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        self._sending = True
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._sending = False
+        self._last_sent = time.monotonic()

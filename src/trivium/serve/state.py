@@ -1,0 +1,96 @@
+"""What all routes share: the engine, the limits, who listens, and whether the server still takes requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from trivium.llm.async_llm import AsyncLLM
+from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
+from trivium.observe.prometheus import Metrics
+from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
+from trivium.serve.limits import Limits
+
+
+@dataclass
+class ServerState:
+    llm: AsyncLLM
+    limits: Limits
+    metrics: Metrics
+    accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    in_flight: int = 0  # requests for text
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while none is in flight
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def emit(self) -> Listener:
+        return self.metrics.on_event
+
+    def check_model(self, name: str | None) -> None:
+        served = self.llm.card.name
+        if name is None or name == served or self.accept_any_model:
+            return
+        raise ApiError(
+            404,
+            f"the model {name[:200]!r} is not served here; {served!r} is",
+            param="model",
+            code="model_not_found",
+        )
+
+    def check_loaded(self) -> None:
+        """Raise where the model is not known yet."""
+        if self.llm.state == "starting":
+            raise not_now("the model is being loaded", self.limits.retry_after_seconds, "engine_not_ready")
+
+    def check_open(self) -> None:
+        """Raise where new requests are not taken: before the engine is ready, and once the server winds down."""
+        wait = self.limits.retry_after_seconds
+        if self.draining:
+            raise not_now("the server is shutting down and takes no new requests", wait, "draining")
+        if self.llm.state != "ready":
+            raise not_now(f"the engine is {self.llm.state}", wait, "engine_not_ready")
+
+    @contextmanager
+    def request(self, request_id: str) -> Iterator[RequestSpan]:
+        """Counts a request for text from its first byte to the last byte of its answer."""
+        span = RequestSpan()
+        began = time.monotonic()
+        self.in_flight += 1
+        self.idle.clear()
+        self.emit(RequestReceived(request_id))
+        try:
+            yield span
+        except BaseException as error:
+            span.failure = error
+            raise
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self.idle.set()
+            self.emit(RequestEnded(request_id, span.end, time.monotonic() - began))
+
+
+@dataclass
+class RequestSpan:
+    failure: BaseException | None = None
+
+    @property
+    def end(self) -> RequestEnd:
+        match self.failure:
+            case None:
+                return RequestEnd.COMPLETE
+            case ClientGoneError() | asyncio.CancelledError():
+                return RequestEnd.CANCELLED
+            case RefusedError():
+                return RequestEnd.OVERLOADED
+            case ApiError(status=status) if status < 500:
+                return RequestEnd.INVALID
+            case _:
+                return RequestEnd.FAILED

@@ -1,0 +1,74 @@
+"""POST /tokenize and /detokenize, taking the names of vLLM's, SGLang's and llama.cpp's clients."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium.serve.body import read_json
+from trivium.serve.errors import invalid
+from trivium.serve.generation import beside_the_loop
+from trivium.serve.openai.messages import chat_prompt
+from trivium.serve.openai.prompts import check_length
+from trivium.serve.openai.prompts import tokenize as tokenize_text
+from trivium.serve.openai.protocol import DetokenizeRequest, TokenizeRequest
+from trivium.serve.state import ServerState
+
+TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
+DETOKENIZE = msgspec.json.Decoder(DetokenizeRequest)
+
+
+class TokenPiece(Struct, frozen=True):
+    id: int
+    piece: str
+
+
+class Tokens(Struct, frozen=True):
+    tokens: list[int] | list[TokenPiece]
+    count: int
+    max_model_len: int
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class Text(Struct, frozen=True):
+    prompt: str
+    text: str
+    content: str
+
+
+async def tokenize(state: ServerState, request: Request) -> Response:
+    body = await read_json(request, TOKENIZE, state.limits)
+    state.check_model(body.model)
+    text = body.prompt if body.prompt is not None else body.content
+    if body.messages is not None:
+        prompt = await chat_prompt(state, body)
+    elif text is not None:
+        check_length(state, len(text), "prompt")
+        special = body.add_special_tokens is not False
+        prompt = await beside_the_loop(state, len(text), lambda: tokenize_text(state, text, add_special_tokens=special))
+    else:
+        raise invalid("one of prompt, content and messages must be given", "prompt")
+    ids = list(prompt["prompt_token_ids"])
+    tokenizer = state.llm.tokenizer
+    answer = Tokens(
+        tokens=[TokenPiece(token, tokenizer.token_text(token)) for token in ids] if body.with_pieces else ids,
+        count=len(ids),
+        max_model_len=state.llm.card.max_model_len,
+        token_strs=[tokenizer.token_text(token) for token in ids] if body.return_token_strs else UNSET,
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def detokenize(state: ServerState, request: Request) -> Response:
+    body = await read_json(request, DETOKENIZE, state.limits)
+    state.check_model(body.model)
+    vocab_size = state.llm.card.vocab_size
+    if body.tokens and max(body.tokens) >= vocab_size:
+        raise invalid(f"token id {max(body.tokens)} is outside the vocabulary of {vocab_size}", "tokens")
+    skip = bool(body.skip_special_tokens)
+    text = await beside_the_loop(
+        state, len(body.tokens), lambda: state.llm.tokenizer.decode(body.tokens, skip_special_tokens=skip)
+    )
+    return Response(msgspec.json.encode(Text(text, text, text)), media_type="application/json")
