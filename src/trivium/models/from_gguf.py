@@ -76,10 +76,10 @@ def gguf_spec(file: GGUFFile, family: str, **facts: Any) -> ModelSpec:
         family=family,
         num_layers=num_layers,
         hidden_size=file.get_int(f"{architecture}.embedding_length"),
-        num_heads=file.get_int(f"{architecture}.attention.head_count"),
+        num_heads=gguf_num_heads(file),
         num_kv_heads=_num_kv_heads(file),
         head_dim=gguf_head_dim(file),
-        intermediate_size=file.get_int(f"{architecture}.feed_forward_length"),
+        intermediate_size=_same_in_all_layers(file, "feed_forward_length"),
         vocab_size=_vocab_size(file),
         max_position=file.get_int(f"{architecture}.context_length"),
         dtype=FLOAT_TYPES.get(_main_type(file), "float32"),
@@ -101,14 +101,21 @@ def gguf_num_layers(file: GGUFFile) -> int:
     return check_num_layers(file.get_int(f"{file.architecture}.block_count"))
 
 
+def gguf_num_heads(file: GGUFFile) -> int:
+    return _same_in_all_layers(file, "attention.head_count")
+
+
+def _num_kv_heads(file: GGUFFile) -> int:
+    if f"{file.architecture}.attention.head_count_kv" not in file.metadata:
+        return gguf_num_heads(file)
+    return _same_in_all_layers(file, "attention.head_count_kv")
+
+
 def gguf_head_dim(file: GGUFFile) -> int:
-    architecture = file.architecture
-    hidden, heads = (
-        file.get_int(f"{architecture}.embedding_length"),
-        file.get_int(f"{architecture}.attention.head_count"),
-    )
-    head_dim = file.get_int(f"{architecture}.attention.key_length", hidden // max(heads, 1))
-    values = file.get_int(f"{architecture}.attention.value_length", head_dim)
+    prefix = f"{file.architecture}.attention"
+    hidden = file.get_int(f"{file.architecture}.embedding_length")
+    head_dim = file.get_int(f"{prefix}.key_length", hidden // max(gguf_num_heads(file), 1))
+    values = file.get_int(f"{prefix}.value_length", head_dim)
     if values != head_dim:
         raise UnsupportedModelError(f"{file.path}: keys of {head_dim} elements with values of {values} are not run")
     return head_dim
@@ -126,15 +133,15 @@ def gguf_attention(file: GGUFFile, scale: float | None = None) -> AttentionSpec:
     )
 
 
-def _num_kv_heads(file: GGUFFile) -> int:
-    key = f"{file.architecture}.attention.head_count_kv"
-    per_layer = file.metadata.get(key)
-    if not isinstance(per_layer, list):
-        return file.get_int(key, file.get_int(f"{file.architecture}.attention.head_count"))
-    counts = set(file.get_list(key, int))
-    if len(counts) != 1:
-        raise UnsupportedModelError(f"{file.path}: layers with different numbers of key/value heads are not run")
-    return counts.pop()
+def _same_in_all_layers(file: GGUFFile, name: str) -> int:
+    """A number that some files give once, and some as a list with an entry per layer."""
+    key = f"{file.architecture}.{name}"
+    if not isinstance(file.metadata.get(key), list):
+        return file.get_int(key)
+    numbers = set(file.get_list(key, int))
+    if len(numbers) != 1:
+        raise UnsupportedModelError(f"{file.path}: {key} differs between layers, and such models are not run")
+    return numbers.pop()
 
 
 def _vocab_size(file: GGUFFile) -> int:
@@ -151,17 +158,16 @@ def _main_type(file: GGUFFile) -> str:
 
 
 def _moe(file: GGUFFile) -> MoeSpec | None:
-    architecture = file.architecture
-    num_experts = file.get_int(f"{architecture}.expert_count", 0)
+    prefix = file.architecture
+    num_experts = file.get_int(f"{prefix}.expert_count", 0)
     if num_experts == 0:
         return None
+    intermediate_size = file.get_int(f"{prefix}.expert_feed_forward_length", None)
     return MoeSpec(
         num_experts=num_experts,
-        top_k=file.get_int(f"{architecture}.expert_used_count"),
-        intermediate_size=file.get_int(
-            f"{architecture}.expert_feed_forward_length", file.get_int(f"{architecture}.feed_forward_length")
-        ),
-        norm_topk_prob=file.get_bool(f"{architecture}.expert_weights_norm", True),
+        top_k=file.get_int(f"{prefix}.expert_used_count"),
+        intermediate_size=intermediate_size or _same_in_all_layers(file, "feed_forward_length"),
+        norm_topk_prob=file.get_bool(f"{prefix}.expert_weights_norm", True),
         sparse_layers=tuple(i for i in range(gguf_num_layers(file)) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors),
     )
 

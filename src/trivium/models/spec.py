@@ -78,6 +78,13 @@ class RopeSpec(Struct, frozen=True):
     scaling: RopeScaling | None = None
     frequency_factors: tuple[float, ...] = ()  # divisors of the frequencies, as GGUF's rope_freqs.weight; () is all 1
 
+    @property
+    def fixed_up_to(self) -> int | None:
+        """Sequences up to this length share their frequencies; longer ones each have their own. None: all share."""
+        if isinstance(self.scaling, DynamicScaling | LongropeScaling):
+            return self.scaling.original_max_position
+        return None
+
     def __post_init__(self) -> None:
         _check(self.theta > 1, f"rope theta is {self.theta}, and must be above 1")
         _check(self.dim > 0 and self.dim % 2 == 0, f"{self.dim} rotary elements are not pairs")

@@ -41,8 +41,8 @@ def saved(model: PreTrainedModel, path: Path, **options: Any) -> Path:
     return path
 
 
-def loaded(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load_model(open_source(path), select_ops("reference"), dtype, "cpu")
+def loaded(path: Path, dtype: torch.dtype = torch.float32, max_position: int | None = None) -> Decoder:
+    return load_model(open_source(path), select_ops("reference"), dtype, "cpu", max_position=max_position)
 
 
 @torch.no_grad()
@@ -64,6 +64,7 @@ def prompts(lengths: tuple[int, ...], vocab_size: int = SIZES["vocab_size"]) -> 
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-def assert_equal(ours: Generated, theirs: Generated, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(ours.logits, theirs.logits, atol=atol, rtol=1e-5)
+def assert_equal(ours: Generated, theirs: Generated) -> None:
+    """The tokens are the same; logits, which are up to 10 here, differ by the float32 rounding of other orders."""
+    torch.testing.assert_close(ours.logits, theirs.logits, atol=5e-5, rtol=0)
     assert ours.tokens == theirs.tokens

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from trivium.formats.gguf import GGUFFile
 from trivium.models.family import Family
-from trivium.models.from_gguf import GGUF_PLACES, gguf_attention, gguf_head_dim, gguf_num_layers, gguf_rope, gguf_spec
+from trivium.models.from_gguf import (
+    GGUF_PLACES,
+    gguf_attention,
+    gguf_head_dim,
+    gguf_num_heads,
+    gguf_num_layers,
+    gguf_rope,
+    gguf_spec,
+)
 from trivium.models.from_huggingface import (
     HF_PLACES,
     HFConfig,
@@ -83,7 +91,7 @@ def ropes(config: HFConfig) -> tuple[RopeSpec, RopeSpec]:
 
 
 def sliding_layers(num_layers: int, full_every: int) -> list[bool]:
-    return [(layer + 1) % full_every != 0 for layer in range(num_layers)]
+    return [(layer + 1) % max(full_every, 1) != 0 for layer in range(num_layers)]
 
 
 def from_gguf(file: GGUFFile) -> ModelSpec:
@@ -93,11 +101,11 @@ def from_gguf(file: GGUFFile) -> ModelSpec:
     # The files do not say the scale of the scores; that of the 27B is not of its head size.
     scaled_by = gguf_head_dim(file)
     if num_layers == LAYERS_OF_27B:
-        scaled_by = hidden // file.get_int("gemma3.attention.head_count")
+        scaled_by = hidden // gguf_num_heads(file)
     return gguf_spec(
         file,
         "gemma3",
-        windows=tuple(window if sliding else None for sliding in sliding_layers(num_layers, FULL_EVERY)),
+        windows=tuple(window if sliding else None for sliding in gguf_sliding_layers(file, num_layers)),
         activation="gelu_tanh",
         attention=gguf_attention(file, scale=scaled_by**-0.5),
         norm=NormSpec(eps=file.get_float("gemma3.attention.layer_norm_rms_epsilon"), sandwich=True),
@@ -106,6 +114,14 @@ def from_gguf(file: GGUFFile) -> ModelSpec:
         embedding_scale=hidden**0.5,
         final_softcap=file.get_float("gemma3.final_logit_softcapping", None),
     )
+
+
+def gguf_sliding_layers(file: GGUFFile, num_layers: int) -> list[bool]:
+    """Files give a period, a flag per layer, or, most of them, nothing."""
+    key = "gemma3.attention.sliding_window_pattern"
+    if isinstance(file.metadata.get(key), list):
+        return file.get_list(key, bool)
+    return sliding_layers(num_layers, file.get_int(key, FULL_EVERY))
 
 
 GEMMA3 = Family(
