@@ -34,9 +34,9 @@ class EngineCore:
         platform = select_platform()
         source = open_source(Path(options.model))
         spec = read_spec(source)
-        self.config = resolve(options, model_facts(spec, source), platform.capabilities())
+        self.config = resolve(options, model_facts(spec), platform.capabilities())
         platform.open(self.config.num_threads)
-        ops = select_ops(options.kernels, num_threads=self.config.num_threads)
+        ops = select_ops(options.kernels)
         self.card = _card(self.config, spec, ops)
         self._spec = spec
         self._runner, self._rows = _build_runner(self.config, source, spec, ops)
@@ -60,9 +60,9 @@ class EngineCore:
     def add(self, request: Request) -> None:
         """Takes the request into the queue, or raises an error that says why it never could be."""
         _check_token_ids(request, self.card.vocab_size)
-        rope = self._spec.rope
-        if rope.is_length_dependent and len(request.prompt) > rope.original_max_position:
-            # Keys of such a prompt depend on its length, so only a prompt of the same length may reuse them.
+        fixed_up_to = self._spec.rope.fixed_up_to
+        if fixed_up_to is not None and len(request.prompt) > fixed_up_to:
+            # The keys depend on the prompt's length, so only a prompt of the same length may reuse them.
             request = msgspec.structs.replace(request, salt=f"{request.salt}\0{len(request.prompt)}")
         self._scheduler.add(request)
 
@@ -78,27 +78,25 @@ class EngineCore:
         if step is None:
             return self._scheduler.take_deltas()
         result = self._runner.run(step)
-        deltas = self._scheduler.commit(result, time.monotonic())
-        self._scheduler.assert_balanced()
-        return deltas
+        return self._scheduler.commit(result, time.monotonic())
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
+    def assert_balanced(self) -> None:
+        """Recounts blocks and rows from their owners, here and on the device."""
+        self._scheduler.assert_balanced()
+        if (held := self._rows.num_held) < (running := self.stats().running):
+            raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
 
-def model_facts(spec: ModelSpec, source: ModelSource) -> ModelFacts:
+
+def model_facts(spec: ModelSpec) -> ModelFacts:
     return ModelFacts(
-        architecture=spec.family,
-        num_layers=spec.num_layers,
         windows=spec.windows,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
-        vocab_size=spec.vocab_size,
         max_position=spec.max_position,
         checkpoint_dtype=spec.dtype,
-        quantized=spec.quantized,
-        weight_bytes=spec.weight_bytes,
-        eos_token_ids=spec.eos_token_ids,
     )
 
 
@@ -107,7 +105,7 @@ def _build_runner(config: EngineConfig, source: ModelSource, spec: ModelSpec, op
     if config.options.load_format == "dummy":
         model = random_model(spec, ops, dtype, device, seed=config.options.seed or 0)
     else:
-        model = load_model(source, ops, dtype, device)
+        model = load_model(source, ops, dtype, device, max_position=config.max_model_len)
     rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
     kv = KVCache(config.kv, config.num_blocks, device)
     return Runner(model, kv, rows, config.kv.block_size, device), rows
@@ -121,7 +119,7 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops) -> ModelCard:
         dtype=config.dtype,
         max_model_len=config.max_model_len,
         vocab_size=spec.vocab_size,
-        eos_token_ids=spec.eos_token_ids,
+        eos_token_ids=spec.eos_ids,
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
         kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),

@@ -6,17 +6,11 @@ from msgspec import Struct
 
 
 class ModelFacts(Struct, frozen=True):
-    architecture: str
-    num_layers: int
     windows: tuple[int | None, ...]  # per layer; None is full attention
     num_kv_heads: int
     head_dim: int
-    vocab_size: int
     max_position: int  # tokens the model was made for
     checkpoint_dtype: str  # of the weights that are not quantized
-    quantized: bool
-    weight_bytes: int
-    eos_token_ids: tuple[int, ...]
 
 
 class Capabilities(Struct, frozen=True):

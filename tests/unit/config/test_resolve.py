@@ -21,17 +21,7 @@ CPU = Capabilities(
     features=(),
 )
 FACTS = ModelFacts(
-    architecture="llama",
-    num_layers=4,
-    windows=(None,) * 4,
-    num_kv_heads=2,
-    head_dim=64,
-    vocab_size=1000,
-    max_position=4096,
-    checkpoint_dtype="float32",
-    quantized=False,
-    weight_bytes=1 << 20,
-    eos_token_ids=(2,),
+    windows=(None,) * 4, num_kv_heads=2, head_dim=64, max_position=4096, checkpoint_dtype="float32"
 )
 
 
