@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """What the user asked for, before the model and the platform had their say. None: the engine chooses and says so."""
@@ -20,13 +22,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Literal["auto", "dummy"], Meta(description="dummy: random weights from config.json alone, to measure shapes")
     ] = "auto"
     skip_tokenizer_init: Annotated[bool, Meta(description="token ids in and out only")] = False
-    max_model_len: Annotated[int | None, Meta(description="longest prompt + answer, tokens", ge=1)] = None
+    max_model_len: Annotated[AtLeastOne | None, Meta(description="longest prompt + answer, tokens")] = None
     block_size: Annotated[int, Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
-    kv_cache_bytes: Annotated[int | None, Meta(description="memory for the KV cache, bytes", ge=1)] = None
+    kv_cache_bytes: Annotated[AtLeastOne | None, Meta(description="memory for the KV cache, bytes")] = None
     max_num_seqs: Annotated[int, Meta(description="sequences that run at once", ge=1, le=65536)] = 256
     max_num_batched_tokens: Annotated[int, Meta(description="tokens computed in one step at most", ge=1)] = 2048
     max_chunk_tokens: Annotated[
-        int | None, Meta(description="prompt tokens of one sequence in one step at most", ge=1)
+        AtLeastOne | None, Meta(description="prompt tokens of one sequence in one step at most")
     ] = None
     max_waiting: Annotated[int, Meta(description="requests that may queue before new ones are refused", ge=0)] = 4096
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
@@ -34,5 +36,5 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Literal["auto", "reference", "native"],
         Meta(description="auto: the fastest that passed its probe; reference: plain torch, the oracle"),
     ] = "auto"
-    num_threads: Annotated[int | None, Meta(description="CPU threads; default: what the process may use", ge=1)] = None
+    num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

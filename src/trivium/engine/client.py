@@ -1,0 +1,520 @@
+"""The client of an engine process: starts it, speaks with it, notices its end and starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import zmq
+from msgspec import Struct
+
+from trivium.config.options import EngineOptions
+from trivium.engine.messages import (
+    Deltas,
+    Drain,
+    Drained,
+    Fault,
+    GetStats,
+    Launch,
+    Ready,
+    Refused,
+    Shutdown,
+    StartFailed,
+    Stats,
+    ToEngine,
+    decode_from_engine,
+    encode,
+    restore_error,
+)
+from trivium.types.card import ModelCard
+from trivium.types.delta import Delta
+from trivium.types.errors import EngineDeadError, InvalidRequestError, OverloadedError, TriviumError
+from trivium.types.request import Cancel, Request
+
+REAL_CORE = "trivium.engine.core:EngineCore"
+
+# The longest path of a socket: sun_path of unix(7) less its final zero.
+MAX_SOCKET_PATH = 107
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class Supervision(Struct, frozen=True):
+    """How long to wait and how often to try again. Seconds."""
+
+    start_timeout: float = 600.0  # a large model from a slow disk
+    max_restarts: int = 5  # within `restart_window`; one more death is for good
+    restart_window: float = 60.0
+    first_backoff: float = 0.1  # before the second restart in a row; doubles with each
+    stop_timeout: float = 5.0  # from being told to end to being killed
+    stall_after: float = 60.0  # an engine with work that makes no step for so long is not healthy
+
+
+class Health(Struct, frozen=True):
+    """Ages are seconds before now; None before the engine's first sign of life."""
+
+    state: EngineState
+    last_turn_age: float | None
+    last_step_age: float | None
+    has_work: bool
+    stalled: bool
+
+
+class RequestStream:
+    """The deltas of one request, in order. Closing it before its end cancels the request."""
+
+    def __init__(self, request: Request, client: EngineClient) -> None:
+        self.request = request
+        self._client = client
+        self._arrived: list[Delta] = []
+        self._open = set(range(request.n))  # sequences whose last delta has not come, and that were not cancelled
+        self._error: TriviumError | None = None
+        self.closed = False
+        self._wake: asyncio.Event = asyncio.Event()
+        self._wake_at_end_only = False
+        self._unended = set(range(request.n))  # sequences that the engine still holds
+        self.ended: asyncio.Event = asyncio.Event()  # the engine holds nothing of it any more
+
+    async def batch(self) -> list[Delta]:
+        """All deltas that wait, at least one; none once the request has ended. Raises what ended it, if something did."""
+        while not self._arrived and self._open and self._error is None and not self.closed:
+            self._wake.clear()
+            try:
+                await self._wake.wait()
+            except asyncio.CancelledError:
+                self.close()
+                raise
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            return arrived
+        if self._error is not None:
+            raise self._error
+        return []
+
+    async def rest(self) -> list[Delta]:
+        """All deltas to the end, waking up once."""
+        self._wake_at_end_only = True
+        deltas: list[Delta] = []
+        while batch := await self.batch():
+            deltas += batch
+        return deltas
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        try:
+            while batch := await self.batch():
+                for delta in batch:
+                    yield delta
+        finally:
+            self.close()
+
+    def cancel(self, index: int) -> None:
+        """Nothing more of one sequence is wanted."""
+        if index in self._open:
+            self._open.discard(index)
+            self._client.cancel(self.request.id, index)
+
+    def close(self) -> None:
+        """Nothing more is wanted; the engine gives back what the request holds."""
+        if not self.closed:
+            self.closed = True
+            self._wake.set()
+            if self._open and not self.ended.is_set():
+                self._client.cancel(self.request.id)
+
+    def put(self, delta: Delta) -> None:
+        if delta.finish_reason is not None:
+            self._unended.discard(delta.index)
+        if delta.index in self._open and not self.closed:
+            self._arrived.append(delta)
+            if delta.finish_reason is not None:
+                self._open.discard(delta.index)
+            if not self._open or not self._wake_at_end_only:
+                self._wake.set()
+        if not self._unended:
+            self.ended.set()
+
+    def fail(self, error: TriviumError) -> None:
+        self._error = error
+        self.ended.set()
+        self._wake.set()
+
+
+class _Child:
+    """One life of the engine process, and the line to it."""
+
+    def __init__(
+        self, options: EngineOptions, core: str, context: zmq.Context[zmq.Socket[bytes]], take: Callable[[bytes], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._take = take
+        self._directory = _private_directory()
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._descriptor = int(self._socket.getsockopt(zmq.FD))
+        endpoint = f"ipc://{self._directory}/engine"
+        try:
+            self._socket.bind(endpoint)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trivium.engine.process"],
+                stdin=subprocess.PIPE,
+                stdout=2,  # what a library prints there must not mix with this program's own output
+            )
+        except BaseException:
+            self._release()
+            raise
+        self._loop.add_reader(self._descriptor, self._read)
+        launch = Launch(options=options, endpoint=endpoint, parent_pid=os.getpid(), core=core)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(encode(launch))
+        self.ready: asyncio.Future[ModelCard] = self._loop.create_future()
+        self.ended: asyncio.Future[int] = self._loop.create_future()  # the exit code; negative: the signal
+        self.last_words: str | None = None  # why it is about to end, as it told us
+        self._watcher = threading.Thread(target=self._watch, name="engine-watcher", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _watch(self) -> None:
+        code = self._process.wait()
+
+        def tell() -> None:
+            if not self.ended.done():
+                self.ended.set_result(code)
+
+        with contextlib.suppress(RuntimeError):  # the loop was closed before the process ended
+            self._loop.call_soon_threadsafe(tell)
+
+    def _read(self) -> None:
+        """All frames that have come. The socket's descriptor tells of changes only, so none may be left."""
+        while not self._socket.closed:
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frame)
+
+    def send(self, message: ToEngine) -> None:
+        """Never waits. What is sent to a process that is gone is lost, as its end is noticed elsewhere."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        self._loop.call_soon(self._read)  # sending may have swallowed the descriptor's news of frames that came
+
+    def forget_directory(self) -> None:
+        """Once the line is open its name is not needed, and what is gone cannot be left behind."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def end(self, timeout: float) -> None:
+        """Until it has ended, killed after `timeout` seconds; then nothing is left of it."""
+        try:
+            await asyncio.wait_for(asyncio.shield(self.ended), timeout)
+        except TimeoutError:
+            pass
+        finally:
+            self._process.kill()
+            self._watcher.join()
+            self._loop.remove_reader(self._descriptor)
+            self._release()
+
+    def _release(self) -> None:
+        self._socket.close()
+        self.forget_directory()
+
+
+class EngineClient:
+    """One engine process, kept alive from `start` to `close`. For use inside one event loop."""
+
+    def __init__(
+        self, options: EngineOptions, *, supervision: Supervision | None = None, core: str = REAL_CORE
+    ) -> None:
+        self._options = options
+        self._supervision = supervision or Supervision()
+        self._core = core
+        self._state = EngineState.STARTING
+        self._settled = asyncio.Event()  # the state is not one of starting and restarting
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._child: _Child | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._card: ModelCard | None = None
+        self._why_dead: TriviumError = EngineDeadError("the engine was closed")
+        self._streams: dict[str, RequestStream] = {}
+        self._tickets = itertools.count()
+        self._stats_asked: dict[int, asyncio.Future[Stats]] = {}
+        self._last_stats: Stats | None = None
+        self.malformed_frames = 0
+        self.num_restarts = 0
+
+    # Life
+
+    async def start(self) -> None:
+        """Until the engine is ready. Raises what kept it from it."""
+        if self._supervisor is None:
+            self._context = zmq.Context()
+            self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
+        await self._settled.wait()
+        if self._state is EngineState.DEAD:
+            raise self._why_dead
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Take no new requests and let those under way end; what has not ended after `timeout` seconds is cancelled."""
+        if self._child is not None and self._state is EngineState.READY:
+            self._set_state(EngineState.DRAINING)
+            self._child.send(Drain())
+            if not await self._process_ends_within(timeout):
+                for request_id in self._streams:
+                    self.cancel(request_id)
+                await self._process_ends_within(self._supervision.stop_timeout)
+        await self.close()
+
+    async def close(self) -> None:
+        """End the process; requests under way fail. Nothing of it is left: process, task, thread, socket, file."""
+        if self._state is not EngineState.DEAD:
+            self._die(EngineDeadError("the engine was closed"))
+        if self._child is not None:
+            self._child.send(Shutdown())
+            await self._process_ends_within(self._supervision.stop_timeout)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait([self._supervisor])
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+    def drain_on_sigterm(self, timeout: float | None = None) -> None:
+        """For programs that have no handling of SIGTERM of their own."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: loop.create_task(self.drain(timeout)))
+
+    # Requests
+
+    async def submit(self, request: Request) -> RequestStream:
+        """Send a request; during a restart, wait for its end. What the engine refuses is raised by the stream."""
+        while True:
+            await self._until_serving()
+            previous = self._streams.get(request.id)
+            if previous is None:
+                break
+            if not previous.closed:
+                raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
+            await previous.ended.wait()
+        assert self._child is not None
+        stream = self._streams[request.id] = RequestStream(request, self)
+        self._child.send(request)
+        return stream
+
+    def cancel(self, request_id: str, index: int | None = None) -> None:
+        """End a request or one of its sequences; an unknown one is no matter."""
+        if self._child is not None:
+            self._child.send(Cancel(request_id, index))
+
+    # What can be seen
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def card(self) -> ModelCard:
+        if self._card is None:
+            raise EngineDeadError("the engine has not been ready yet")
+        return self._card
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process."""
+        return self._child.pid if self._child is not None else None
+
+    async def stats(self) -> Stats:
+        """As of now: the engine answers between two steps."""
+        await self._until_serving()
+        assert self._child is not None
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+        self._stats_asked[ticket] = answer
+        self._child.send(GetStats(ticket))
+        try:
+            return await answer
+        finally:
+            del self._stats_asked[ticket]
+
+    @property
+    def last_stats(self) -> Stats | None:
+        """The newest that came of themselves, half a second old at most while the loop turns."""
+        return self._last_stats
+
+    def health(self) -> Health:
+        stats, now = self._last_stats, time.monotonic()
+        last_turn_age = now - stats.last_turn if stats is not None else None
+        serving = self._state in (EngineState.READY, EngineState.DRAINING)
+        return Health(
+            state=self._state,
+            last_turn_age=last_turn_age,
+            last_step_age=now - stats.last_step if stats is not None else None,
+            has_work=bool(self._streams),
+            stalled=serving and last_turn_age is not None and last_turn_age > self._supervision.stall_after,
+        )
+
+    # Supervision
+
+    async def _supervise(self) -> None:
+        deaths: deque[float] = deque()
+        while True:
+            error = await self._live()
+            if self._state is EngineState.DRAINING or self._card is None:
+                return self._die(error)
+            now = time.monotonic()
+            deaths.append(now)
+            while deaths[0] < now - self._supervision.restart_window:
+                deaths.popleft()
+            if len(deaths) > self._supervision.max_restarts:
+                return self._die(error)
+            self._set_state(EngineState.RESTARTING)
+            self._fail_all(error)
+            print(f"trivium: {error}; starting it again", file=sys.stderr)
+            self.num_restarts += 1
+            if len(deaths) > 1:
+                await asyncio.sleep(self._supervision.first_backoff * 2 ** (len(deaths) - 2))
+
+    async def _live(self) -> TriviumError:
+        """One life of the process, from its start to its end; why it ended."""
+        assert self._context is not None
+        child = self._child = _Child(self._options, self._core, self._context, self._take)
+        timeout = self._supervision.start_timeout
+        try:
+            first: list[asyncio.Future[Any]] = [child.ready, child.ended]
+            await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not child.ready.done():
+                if not child.ended.done():
+                    return EngineDeadError(f"the engine was not ready after {timeout:g} seconds")
+                return EngineDeadError(f"the engine process {_describe_exit(child.ended.result())} while starting")
+            if (error := child.ready.exception()) is not None:
+                await child.end(self._supervision.stop_timeout)
+                assert isinstance(error, TriviumError)
+                return error
+            child.forget_directory()
+            self._card = child.ready.result()
+            if self._state is not EngineState.DEAD:
+                self._set_state(EngineState.READY)
+            code = await asyncio.shield(child.ended)
+            return EngineDeadError(child.last_words or f"the engine process {_describe_exit(code)}")
+        finally:
+            self._child = None
+            self._last_stats = None
+            await child.end(0)
+
+    def _take(self, frame: bytes) -> None:
+        message = decode_from_engine(frame)
+        child = self._child
+        if child is None:
+            return
+        match message:
+            case Deltas(deltas):
+                for delta in deltas:
+                    self._take_delta(delta)
+            case Stats():
+                self._last_stats = message
+                asked = self._stats_asked.get(message.ticket) if message.ticket is not None else None
+                if asked is not None and not asked.done():
+                    asked.set_result(message)
+            case Refused(request_id, report):
+                if (stream := self._streams.pop(request_id, None)) is not None:
+                    stream.fail(restore_error(report))
+            case Ready(card):
+                child.ready.set_result(card)
+            case StartFailed(report):
+                child.ready.set_exception(restore_error(report))
+                child.send(Shutdown())
+            case Fault(text):
+                child.last_words = text
+                child.send(Shutdown())
+            case Drained():
+                child.last_words = "the engine was drained"
+                child.send(Shutdown())
+            case None:
+                self.malformed_frames += 1
+
+    def _take_delta(self, delta: Delta) -> None:
+        stream = self._streams.get(delta.request_id)
+        if stream is None:
+            return
+        stream.put(delta)
+        if stream.ended.is_set():
+            del self._streams[delta.request_id]
+
+    async def _until_serving(self) -> None:
+        try:
+            await asyncio.wait_for(self._settled.wait(), self._supervision.start_timeout)
+        except TimeoutError:
+            raise EngineDeadError("the engine is starting and was not ready in time") from None
+        if self._state is EngineState.DRAINING:
+            raise OverloadedError("the engine is draining and takes no new requests", retry_after=5.0)
+        if self._state is EngineState.DEAD:
+            raise self._why_dead
+
+    async def _process_ends_within(self, timeout: float | None) -> bool:
+        child = self._child
+        if child is None:
+            return True
+        done, _ = await asyncio.wait([child.ended], timeout=timeout)
+        return bool(done)
+
+    def _set_state(self, state: EngineState) -> None:
+        self._state = state
+        if state in (EngineState.STARTING, EngineState.RESTARTING):
+            self._settled.clear()
+        else:
+            self._settled.set()
+
+    def _die(self, error: TriviumError) -> None:
+        self._why_dead = error
+        self._set_state(EngineState.DEAD)
+        self._fail_all(error)
+
+    def _fail_all(self, error: TriviumError) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(error)
+        for asked in self._stats_asked.values():
+            if not asked.done():
+                asked.set_exception(error)
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _private_directory() -> Path:
+    """Readable by this user only, and short enough for the name of a socket."""
+    directory = Path(tempfile.mkdtemp(prefix="trivium-"))
+    if len(f"{directory}/engine".encode()) > MAX_SOCKET_PATH:
+        directory.rmdir()
+        directory = Path(tempfile.mkdtemp(prefix="trivium-", dir="/tmp"))
+    return directory

@@ -1,0 +1,164 @@
+"""The engine's loop: take what came in, make one step, say what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from typing import Protocol
+
+import zmq
+
+from trivium.engine.messages import (
+    Deltas,
+    Drain,
+    Drained,
+    Fault,
+    FromEngine,
+    GetStats,
+    Refused,
+    Shutdown,
+    StartFailed,
+    Stats,
+    decode_to_engine,
+    encode,
+    report_error,
+)
+from trivium.schedule.stats import SchedulerStats
+from trivium.types.card import ModelCard
+from trivium.types.delta import Delta
+from trivium.types.errors import OverloadedError, RequestFailedError, TriviumError
+from trivium.types.request import Cancel, Request
+
+HEARTBEAT = 0.5  # seconds between stats
+LAST_WORDS_SECONDS = 2.0  # how long a process that ends of itself waits for its last messages to be read
+EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h
+EXIT_ORPHAN = 75
+
+
+class Core(Protocol):
+    """The engine without its process; engine.core.EngineCore is the real one."""
+
+    card: ModelCard
+
+    @property
+    def has_work(self) -> bool: ...
+    def add(self, request: Request) -> None: ...
+    def cancel(self, request_id: str, index: int | None = None) -> None: ...
+    def step(self) -> list[Delta]: ...
+    def stats(self) -> SchedulerStats: ...
+
+
+class EngineLoop:
+    def __init__(self, core: Core, socket: zmq.Socket[bytes], parent_pid: int) -> None:
+        self._core = core
+        self._socket = socket
+        self._parent_pid = parent_pid
+        self._draining = False
+        self._shut_down = False
+        self._num_steps = 0
+        self._malformed_frames = 0
+        self._last_step = self._last_turn = self._last_beat = time.monotonic()
+
+    def drain(self) -> None:
+        """Safe to call from a signal handler."""
+        self._draining = True
+
+    def run(self) -> int:
+        """Turns until told to end; the process's exit code."""
+        while True:
+            self._take_messages()
+            if self._shut_down:
+                return 0
+            if self._draining and not self._core.has_work:
+                say_goodbye(self._socket, Drained())
+                return 0
+            if os.getppid() != self._parent_pid:
+                return EXIT_ORPHAN
+            if self._core.has_work:
+                try:
+                    deltas = self._core.step()
+                except Exception as error:
+                    traceback.print_exc()
+                    say_goodbye(self._socket, Fault(f"the engine failed in a step: {_sentence(error)}"))
+                    return EXIT_FAULT
+                self._num_steps += 1
+                self._last_step = time.monotonic()
+                if deltas:
+                    self._send(Deltas(deltas))
+            self._last_turn = time.monotonic()
+            if self._last_turn - self._last_beat >= HEARTBEAT:
+                self._send_stats()
+
+    def _take_messages(self) -> None:
+        """All that wait; with nothing to do, sleeps until one comes or it is time to give a sign of life."""
+        if not self._core.has_work and not self._draining:
+            wait = self._last_beat + HEARTBEAT - time.monotonic()
+            self._socket.poll(max(0, int(wait * 1000) + 1))
+        while not self._shut_down:
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frame)
+
+    def _take(self, frame: bytes) -> None:
+        match decode_to_engine(frame):
+            case None:
+                self._malformed_frames += 1
+                print("trivium: dropped a malformed message to the engine", file=sys.stderr)
+            case Request() as request:
+                self._add(request)
+            case Cancel(request_id, index):
+                self._core.cancel(request_id, index)
+            case GetStats(ticket):
+                self._send_stats(ticket)
+            case Drain():
+                self._draining = True
+            case Shutdown():
+                self._shut_down = True
+
+    def _add(self, request: Request) -> None:
+        try:
+            if self._draining:
+                raise OverloadedError("the engine is draining and takes no new requests", retry_after=5.0)
+            self._core.add(request)
+        except TriviumError as error:
+            self._send(Refused(request.id, report_error(error)))
+        except Exception as error:
+            traceback.print_exc()
+            failure = RequestFailedError(f"the engine could not take the request: {_sentence(error)}")
+            self._send(Refused(request.id, report_error(failure)))
+
+    def _send_stats(self, ticket: int | None = None) -> None:
+        self._last_beat = time.monotonic()
+        self._send(
+            Stats(
+                scheduler=self._core.stats(),
+                num_steps=self._num_steps,
+                last_step=self._last_step,
+                last_turn=self._last_turn,
+                malformed_frames=self._malformed_frames,
+                ticket=ticket,
+            )
+        )
+
+    def _send(self, message: FromEngine) -> None:
+        """Never waits: a client that is gone is noticed at the next turn by the parent's id."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(encode(message), zmq.NOBLOCK)
+
+
+def say_goodbye(socket: zmq.Socket[bytes], message: StartFailed | Fault | Drained) -> None:
+    """Send the last message and wait until the client says that it has read it."""
+    socket.send(encode(message), zmq.NOBLOCK)
+    give_up = time.monotonic() + LAST_WORDS_SECONDS
+    while (left := give_up - time.monotonic()) > 0:
+        if socket.poll(int(left * 1000) + 1) and isinstance(decode_to_engine(socket.recv()), Shutdown):
+            return
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

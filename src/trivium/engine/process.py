@@ -1,0 +1,75 @@
+"""The engine's own process: `python -m trivium.engine.process`, its Launch on standard input.
+
+Torch and the model are imported only after the line to the client is open, so that whatever goes wrong is told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import traceback
+
+import msgspec
+import zmq
+
+from trivium.engine.loop import EXIT_ORPHAN, Core, EngineLoop, say_goodbye
+from trivium.engine.messages import Launch, Ready, StartFailed, encode, report_error
+from trivium.types.errors import EngineDeadError, TriviumError
+
+EXIT_START_FAILED = 78  # EX_CONFIG of sysexits.h
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    launch = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Launch)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    die_with_parent()
+    if os.getppid() != launch.parent_pid:
+        return EXIT_ORPHAN
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.set_hwm(0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(launch.endpoint)
+    try:
+        return serve(launch, socket)
+    finally:
+        socket.close()
+        context.term()
+
+
+def serve(launch: Launch, socket: zmq.Socket[bytes]) -> int:
+    try:
+        core = make_core(launch)
+    except TriviumError as error:
+        say_goodbye(socket, StartFailed(report_error(error)))
+        return EXIT_START_FAILED
+    except Exception as error:
+        traceback.print_exc()
+        failure = EngineDeadError(f"the engine failed while starting: {type(error).__name__}: {error}")
+        say_goodbye(socket, StartFailed(report_error(failure)))
+        return EXIT_START_FAILED
+    loop = EngineLoop(core, socket, launch.parent_pid)
+    signal.signal(signal.SIGTERM, lambda *_: loop.drain())
+    socket.send(encode(Ready(core.card)))
+    return loop.run()
+
+
+def make_core(launch: Launch) -> Core:
+    module, _, name = launch.core.partition(":")
+    core: Core = getattr(importlib.import_module(module), name)(launch.options)
+    return core
+
+
+def die_with_parent() -> None:
+    """A parent that is killed cannot say goodbye; on Linux the kernel then ends us, elsewhere the loop notices."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
