@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from oracle import SIZES, assert_equal, continued, loaded, prompts, random_weights, saved
 from paged_run import generate
+from safetensors.torch import save_file
 from transformers import (
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -95,3 +99,77 @@ def test_tokens_and_logits_equal_those_of_transformers(name: str, tmp_path: Path
     asked = prompts((1, 5, 37))
     for prompt, ours in zip(asked, generate(decoder, asked, NUM_NEW), strict=True):
         assert_equal(ours, continued(model, prompt, NUM_NEW))
+
+
+TINY_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def multimodal_gemma() -> PreTrainedModel:
+    text = SIZES | {"head_dim": 16, "sliding_window": WINDOW, "num_hidden_layers": 7}
+    config = Gemma3Config(text_config=Gemma3TextConfig(**text), vision_config=TINY_VISION, mm_tokens_per_image=4)
+    return random_weights(Gemma3ForConditionalGeneration(config))
+
+
+def test_the_text_part_of_a_multimodal_gemma_runs_alone(tmp_path: Path) -> None:
+    model = multimodal_gemma()
+    decoder = loaded(saved(model, tmp_path))
+    (prompt,) = prompts((21,))
+    assert_equal(generate(decoder, [prompt], NUM_NEW)[0], continued(model, prompt, NUM_NEW))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_both_layouts_of_multimodal_checkpoints_are_read(prefix: str, tmp_path: Path) -> None:
+    model = multimodal_gemma()
+    saved(model, tmp_path)
+    as_laid = {name.replace("model.language_model.", prefix): weight for name, weight in model.state_dict().items()}
+    del as_laid["lm_head.weight"]  # tied
+    save_file({name: weight.contiguous() for name, weight in as_laid.items()}, tmp_path / "model.safetensors")
+    (prompt,) = prompts((21,))
+    assert_equal(generate(loaded(tmp_path), [prompt], 8)[0], continued(model, prompt, 8))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe some dense"])
+def test_experts_that_are_stored_as_one_tensor_are_read(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    saved(model, tmp_path)
+    fused = model.state_dict()
+    assert any(key.endswith("mlp.experts.gate_up_proj") for key in fused)
+    save_file({key: weight.contiguous() for key, weight in fused.items()}, tmp_path / "model.safetensors")
+    (prompt,) = prompts((21,))
+    assert_equal(generate(loaded(tmp_path), [prompt], 8)[0], continued(model, prompt, 8))
+
+
+def test_a_checkpoint_in_shards_is_one_model(tmp_path: Path) -> None:
+    model = MODELS["qwen3 tied"]()
+    saved(model, tmp_path, max_shard_size="60KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    (prompt,) = prompts((21,))
+    assert_equal(generate(loaded(tmp_path), [prompt], 8)[0], continued(model, prompt, 8))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_chunks_and_blocks_do_not_change_the_tokens(chunk: int, block_size: int, tmp_path: Path) -> None:
+    model = MODELS["gemma3"]()
+    decoder = loaded(saved(model, tmp_path))
+    asked = prompts((1, 16, 75))
+    for prompt, ours in zip(asked, generate(decoder, asked, 12, block_size, chunks=(chunk,)), strict=True):
+        assert_equal(ours, continued(model, prompt, 12))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mixtral"])
+def test_bfloat16_stays_close_to_transformers_in_bfloat16(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]().to(torch.bfloat16)
+    decoder = loaded(saved(model, tmp_path), torch.bfloat16)
+    (prompt,) = prompts((21,))
+    ours, theirs = generate(decoder, [prompt], 1)[0].logits, continued(model, prompt, 1).logits.float()
+    exact = continued(model.float(), prompt, 1).logits
+    # Both round at other places; ours must not be further from the exact logits than theirs.
+    assert (ours - exact).pow(2).mean() < 1.5 * (theirs - exact).pow(2).mean()
