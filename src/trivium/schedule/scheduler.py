@@ -3,8 +3,8 @@
     step = scheduler.plan(now)                   # None: nothing to do
     deltas = scheduler.commit(run(step), now)    # what the step brought
 
-A step gives rows that lack one token theirs first, then chunks to running rows that lack more, then admits waiting
-sequences, all in order of rank (priority, arrival, id, index) and within the limits. When blocks run out, the running
+A step gives rows that lack one token theirs first; then, priority by priority, chunks to running rows that lack more
+and places to waiting sequences; all in order of rank (priority, arrival, id, index) and within the limits. When blocks run out, the running
 sequence of the lowest rank gives its up and waits again; its full blocks stay cached, so it resumes cheaply, and
 exactly: what it generated is now part of what it computes. The first in rank is never made to give way by another,
 and `check` refuses what could not run alone; so somebody always progresses and every admitted request ends.
@@ -132,8 +132,7 @@ class Scheduler:
             raise RuntimeError(f"step {self._in_flight_id} is in flight: commit its result first")
         draft = StepDraft(self.limits.max_batch_tokens)
         self._plan_single_tokens(draft)
-        self._plan_chunks(draft)
-        self._admit(draft, now)
+        self._plan_chunks_and_admit(draft, now)
         if not draft.work and not self._ended_rows:
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
@@ -157,14 +156,13 @@ class Scheduler:
             else:
                 self._plan_with_preemption(sequence, 1, draft)
 
-    def _plan_chunks(self, draft: StepDraft) -> None:
-        running = self._running
-        i = 0
-        while i < len(running) and draft.budget:
-            sequence = running[i]
-            i += 1
-            if len(sequence.tokens) - sequence.num_computed > 1:
+    def _plan_chunks_and_admit(self, draft: StepDraft, now: float) -> None:
+        """By priority; within one, running sequences go before waiting ones."""
+        for sequence in [s for s in self._running if len(s.tokens) - s.num_computed > 1]:
+            self._admit(draft, now, before=sequence.request.priority)
+            if sequence.state is State.RUNNING and draft.budget:
                 self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
+        self._admit(draft, now)
 
     def _plan_with_preemption(self, sequence: Sequence, count: int, draft: StepDraft) -> None:
         """Up to `count` tokens, as many as there are blocks for. If for none, the last in rank gives its blocks up."""
@@ -180,11 +178,14 @@ class Scheduler:
         count = min(len(sequence.tokens) - sequence.num_computed, draft.budget)
         return count if self.limits.max_chunk_tokens is None else min(count, self.limits.max_chunk_tokens)
 
-    def _admit(self, draft: StepDraft, now: float) -> None:
-        """Starts waiting sequences in order, until one does not fit: nobody overtakes it, so its turn comes."""
+    def _admit(self, draft: StepDraft, now: float, before: int | None = None) -> None:
+        """Starts waiting sequences (of priorities before this one) until one does not fit.
+
+        Nobody overtakes the one that does not: its turn comes.
+        """
         waiting = self._waiting
         i = 0
-        while i < len(waiting) and draft.budget:
+        while i < len(waiting) and (before is None or waiting[i].request.priority < before):
             sequence = waiting[i]
             if sequence.family.prefilling is not None and sequence.may_reuse_prompt:
                 i += 1  # its family's prompt is being computed: it will share that
@@ -195,7 +196,9 @@ class Scheduler:
                 return
 
     def _fits_after_preemption(self, sequence: Sequence, draft: StepDraft) -> bool:
-        """A waiting sequence displaces running ones of lower priority only, never later ones of its own."""
+        """A waiting sequence displaces running ones of lower priority, but not merely for their share of this step."""
+        if self._free_rows and not draft.budget:
+            return False
         while self._running and self._running[-1].request.priority > sequence.request.priority:
             self._preempt(self._running[-1], draft)
             if self._fits(sequence, draft):
@@ -203,11 +206,11 @@ class Scheduler:
         return False
 
     def _fits(self, sequence: Sequence, draft: StepDraft) -> bool:
-        """Gives the sequence its first blocks, if there are a row, and blocks to compute all its tokens so far.
+        """Gives the sequence what it can reuse, if there are a row, a token and blocks for all its tokens so far.
 
         What rows in mid-prompt still need counts as taken: to admit more than that would only make them preempt it.
         """
-        if not self._free_rows:
+        if not self._free_rows or not draft.budget:
             return False
         tables = sequence.tables
         source = sequence.family.fork_source() if sequence.may_reuse_prompt else None
