@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,11 +31,8 @@ class KVCache:
         self.num_blocks = num_blocks
         # Zeros, since what a masked key holds is multiplied by 0, and 0 * nan is nan.
         # [layer of a group, keys or values, block, token of the block, head, element]
-        self._pool = torch.zeros(
-            (spec.layers_per_group, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim),
-            dtype=getattr(torch, spec.dtype),
-            device=device,
-        )
+        shape = (spec.layers_per_group, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        self._pool = _zeros(shape, getattr(torch, spec.dtype), torch.device(device))
         self._layers = {
             layer: LayerKV(keys=self._pool[place, 0], values=self._pool[place, 1], group=index)
             for index, group in enumerate(spec.groups)
@@ -48,3 +47,10 @@ class KVCache:
         if pairs:
             sources, destinations = torch.tensor(pairs, device=self._pool.device).unbind(dim=1)
             self._pool[:, :, destinations] = self._pool[:, :, sources]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU from calloc, which gives pages that cost nothing until they are written; torch would write them all."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
