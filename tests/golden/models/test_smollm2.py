@@ -1,0 +1,84 @@
+"""The default model, quantized, against `transformers` in float32 with the same weights, on real text."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from oracle import loaded
+from paged_run import generate
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from trivium.formats.source import open_source
+from trivium.models.spec import ModelSpec
+from trivium.store import DEFAULT_MODEL, ModelStore
+from trivium.text.tokenizer import Tokenizer
+from trivium.types.errors import TriviumError
+
+TEXT = Path(__file__).parent / "fixtures" / "wikitext2_excerpt.txt"
+WINDOW = 512  # tokens that are judged together
+
+
+@cache
+def model_path() -> Path:
+    try:
+        return ModelStore().resolve(DEFAULT_MODEL)
+    except TriviumError as error:
+        pytest.skip(f"the default model cannot be had here: {error}")
+
+
+def dequantized(path: Path, spec: ModelSpec) -> LlamaForCausalLM:
+    """By the `gguf` package, with the order of rows that the converter changed put back."""
+    config = LlamaConfig(
+        vocab_size=spec.vocab_size,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.num_layers,
+        num_attention_heads=spec.num_heads,
+        num_key_value_heads=spec.num_kv_heads,
+        max_position_embeddings=spec.max_position,
+        rms_norm_eps=spec.norm.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, spec.num_layers)
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            tensor = stored[names.get_name(name, try_suffixes=(".weight",))]
+            weight = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
+            if "q_proj" in name or "k_proj" in name:
+                weight = weight.view(-1, spec.head_dim // 2, 2, spec.hidden_size).transpose(1, 2)
+            parameter.copy_(weight.reshape(parameter.shape))
+    return model.eval()
+
+
+@pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
+def test_quantized_weights_predict_real_text_as_their_dequantized_values_do(num_tokens: int) -> None:
+    decoder = loaded(model_path())
+    model = dequantized(model_path(), decoder.spec)
+    tokens = Tokenizer.from_source(open_source(model_path())).encode(TEXT.read_text())
+    windows = [tokens[start : start + WINDOW] for start in range(0, num_tokens, WINDOW)]
+    agreed, our_loss, their_loss = 0, 0.0, 0.0
+    for window in windows:
+        ours = generate(decoder, [window], 1, block_size=16, chunks=(200, WINDOW))[0].logits
+        with torch.no_grad():
+            theirs = model(torch.tensor([window])).logits[0]
+        agreed += int((ours.argmax(-1) == theirs.argmax(-1)).sum())
+        our_loss += float(cross_entropy(ours[:-1], torch.tensor(window[1:]))) / len(windows)
+        their_loss += float(cross_entropy(theirs[:-1], torch.tensor(window[1:]))) / len(windows)
+    perplexity, exact = np.exp(our_loss), np.exp(their_loss)
+    print(f"top-1 agreement {agreed}/{num_tokens}, perplexity {perplexity:.6f} against {exact:.6f}")
+    assert 10 < exact < 60  # the text and the model belong together
+    assert agreed >= 0.999 * num_tokens
+    assert abs(perplexity - exact) / exact < 1e-5
