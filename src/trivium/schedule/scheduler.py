@@ -234,7 +234,7 @@ class Scheduler:
         insort(self._running, sequence, key=_rank)
         sequence.has_begun = True
         family = sequence.family
-        if sequence.num_computed < sequence.num_prompt - 1:
+        if sequence.num_prompt - sequence.num_computed > self._cache.spec.block_size:
             family.prefilling = sequence
         if family.num_cached_tokens is None:
             family.num_cached_tokens = sequence.num_computed

@@ -1,0 +1,71 @@
+"""Worlds of random shape with clients that come, go and interfere at random; the same seed gives the same story."""
+
+from __future__ import annotations
+
+import random
+
+from world import World, kv_spec, request
+
+from trivium.types.errors import NeverFitsError
+
+WINDOWS = [(None,), (None, None), (5,), (None, 6), (4, None, 4), (3, 9), (1, None), (8, None, None)]
+
+
+class RandomWorld(World):
+    def __init__(self, seed: int, cancel_rate: float = 0.06) -> None:
+        self.random = rng = random.Random(seed)
+        windows = rng.choice(WINDOWS)
+        super().__init__(
+            kv_spec(*windows, block_size=rng.choice([1, 2, 3, 4, 8])),
+            num_blocks=len(windows) * rng.choice([rng.randint(3, 8), rng.randint(8, 40)]),
+            max_rows=rng.choice([1, 2, 4, 8]),
+            max_batch_tokens=rng.choice([1, 3, 8, 32]),
+            max_chunk_tokens=rng.choice([None, 1, 2, 7]),
+            max_model_len=rng.choice([16, 40, 64]),
+            prefix_caching=rng.random() < 0.8,
+        )
+        self._seed = seed
+        self._cancel_rate = cancel_rate
+        self._most_tokens = rng.choice([1, 1, 3])  # drawn for a row in one step
+        self._prefixes = [tuple(rng.randrange(8) for _ in range(rng.randint(1, 20))) for _ in range(3)]
+        self._ids: list[str] = []
+
+    def random_step(self) -> None:
+        rng = self.random
+        if rng.random() < 0.3 and self.scheduler.stats().waiting < 12:
+            self._add_one()
+        self._interfere()
+        self.step(
+            num_tokens=lambda work: rng.randint(1, self._most_tokens),
+            fails=lambda work: rng.random() < 0.002,
+            meanwhile=self._interfere,
+        )
+
+    def _add_one(self) -> None:
+        rng = self.random
+        prefix = rng.choice(self._prefixes)[: rng.randint(1, 20)]
+        asked = request(
+            f"{self._seed}-{len(self._ids)}",
+            prefix + tuple(rng.randrange(8) for _ in range(rng.randint(0, 6))),
+            rng.randint(1, 16),
+            arrival=self.now - 3 * rng.random(),
+            n=rng.choice([1, 1, 1, 2, 4]),
+            priority=rng.choice([0, 0, 0, 1]),
+            salt=rng.choice(["", "", "other"]),
+            min_tokens=rng.choice([0, 0, 3]),
+            stop=rng.choice([(), (1,), (1, 2)]),
+            logprobs=rng.choice([None, 0]),
+            prompt_logprobs=rng.choice([None, None, None, 0]),
+        )
+        try:
+            self.add(asked)
+        except NeverFitsError:
+            return
+        self._ids.append(asked.id)
+
+    def _interfere(self) -> None:
+        rng = self.random
+        if self._ids and rng.random() < self._cancel_rate:
+            self.cancel(rng.choice(self._ids[-12:]), rng.choice([None, None, 0, 1]))
+        if self._ids and rng.random() < 0.06:
+            self.scheduler.preempt(rng.choice(self._ids[-12:]))
