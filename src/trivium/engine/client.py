@@ -38,6 +38,7 @@ from trivium.engine.messages import (
     ToEngine,
     decode_from_engine,
     encode,
+    report_error,
     restore_error,
 )
 from trivium.types.card import ModelCard
@@ -276,7 +277,7 @@ class EngineClient:
             self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
         await self._settled.wait()
         if self._state is EngineState.DEAD:
-            raise self._why_dead
+            raise _fresh(self._why_dead)
 
     async def drain(self, timeout: float | None = None) -> None:
         """Take no new requests and let those under way end; what has not ended after `timeout` seconds is cancelled."""
@@ -472,7 +473,7 @@ class EngineClient:
         if self._state is EngineState.DRAINING:
             raise OverloadedError("the engine is draining and takes no new requests", retry_after=5.0)
         if self._state is EngineState.DEAD:
-            raise self._why_dead
+            raise _fresh(self._why_dead)
 
     async def _process_ends_within(self, timeout: float | None) -> bool:
         child = self._child
@@ -496,10 +497,15 @@ class EngineClient:
     def _fail_all(self, error: TriviumError) -> None:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.fail(error)
+            stream.fail(_fresh(error))
         for asked in self._stats_asked.values():
             if not asked.done():
-                asked.set_exception(error)
+                asked.set_exception(_fresh(error))
+
+
+def _fresh(error: TriviumError) -> TriviumError:
+    """The same error anew: one object raised in many places gathers all their tracebacks."""
+    return restore_error(report_error(error))
 
 
 def _describe_exit(code: int) -> str:

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
-from trivium.llm.outputs import RequestOutput
-from trivium.llm.params import SamplingParams
-from trivium.llm.prompts import Prompt
+import msgspec
+
+from trivium.engine.client import EngineClient, EngineState, Supervision
+from trivium.engine.messages import Stats
+from trivium.formats.source import open_source
+from trivium.llm.beam_search import beam_search
+from trivium.llm.collect import Collector
+from trivium.llm.keywords import read_options
+from trivium.llm.lower import LoweredPrompt, lower_prompt, lower_request
+from trivium.llm.outputs import BeamSearchOutput, RequestOutput
+from trivium.llm.params import BeamSearchParams, SamplingParams
+from trivium.llm.prompts import Prompt, TokensPrompt
+from trivium.store import ModelStore
+from trivium.text.template import ChatTemplate
+from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
+from trivium.types.errors import EngineDeadError, InvalidRequestError
+from trivium.types.request import Request
+
+# Above it, tokenizing takes long enough (milliseconds) that other requests should not wait for it.
+LONG_TEXT = 20_000  # characters
 
 
 class AsyncLLM:
     """`async with AsyncLLM(model) as llm:`, or `await llm.start()` … `await llm.close()`."""
 
-    def __init__(self, model: str, **options: Any) -> None:
-        raise NotImplementedError
+    def __init__(self, model: str, *, supervision: Supervision | None = None, **options: Any) -> None:
+        """`options` are those of config.options.EngineOptions; of vLLM's, those that mean nothing here are ignored."""
+        self.options = read_options(model, options)
+        self._supervision = supervision
+        self._client: EngineClient | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._template: ChatTemplate | None = None
+        self._seeds = random.Random(self.options.seed)
+        self._starting = asyncio.Lock()
+        self._started = False
+        self._closed = False
+
+    # Life
 
     async def start(self) -> None:
         """Until the engine is ready. Raises the TriviumError that kept it from it."""
-        raise NotImplementedError
+        async with self._starting:
+            if self._closed:
+                raise EngineDeadError("the engine was closed")
+            if self._started:
+                return
+            path = await asyncio.to_thread(ModelStore().resolve, self.options.model)
+            name = self.options.served_model_name or _name_of(self.options.model, path)
+            options = msgspec.structs.replace(self.options, model=str(path), served_model_name=name)
+            self._client = EngineClient(options, supervision=self._supervision)
+            try:
+                async with asyncio.TaskGroup() as group:  # the text side is read while the engine's process loads
+                    group.create_task(self._client.start())
+                    if not self.options.skip_tokenizer_init:
+                        group.create_task(self._read_text_side(path))
+            except ExceptionGroup as errors:
+                await self._client.close()
+                raise errors.exceptions[0] from None
+            self._started = True
+
+    async def _read_text_side(self, path: Path) -> None:
+        def read() -> tuple[Tokenizer, ChatTemplate]:
+            with open_source(path) as source:
+                return Tokenizer.from_source(source), ChatTemplate.from_source(source)
+
+        self._tokenizer, self._template = await asyncio.to_thread(read)
 
     async def __aenter__(self) -> AsyncLLM:
         await self.start()
@@ -28,7 +85,25 @@ class AsyncLLM:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def generate(
+    async def drain(self, timeout: float | None = None) -> None:
+        """Refuse new requests and wait until those under way have ended, or end them after `timeout` seconds."""
+        if self._client is not None:
+            await self._client.drain(timeout)
+        self._closed = True
+
+    def drain_on_sigterm(self, timeout: float | None = None) -> None:
+        """For programs without a handling of SIGTERM of their own; call it inside the loop, after `start`."""
+        self._running_client.drain_on_sigterm(timeout)
+
+    async def close(self) -> None:
+        """Requests under way end with EngineDeadError."""
+        self._closed = True
+        if self._client is not None:
+            await self._client.close()
+
+    # Requests
+
+    async def generate(
         self,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
@@ -36,15 +111,28 @@ class AsyncLLM:
         *,
         priority: int = 0,
         salt: str = "",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """The answers as they grow; each output is the whole state, and each completion's `delta` what is new in it.
 
         What is wrong with the request, or refused by the engine, is raised at the first step of the iteration, before
         any output. Leaving the iteration (break, aclose, a cancelled task) gives back all that the request holds.
         """
-        raise NotImplementedError
+        params = sampling_params or SamplingParams()
+        await self.start()
+        lowered = await self._lower_prompt(prompt)
+        request = self._lower(lowered, params, request_id, priority, salt)
+        collector = Collector(request, lowered.text, params, self._tokenizer)
+        stream = await self._running_client.submit(request)
+        try:
+            while deltas := await stream.batch():
+                for index in collector.take(deltas):
+                    stream.cancel(index)
+                if collector.has_news:
+                    yield collector.output()
+        finally:
+            stream.close()
 
-    def chat(
+    async def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         sampling_params: SamplingParams | None = None,
@@ -55,9 +143,19 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
         salt: str = "",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """`generate` over the messages rendered by the model's chat template."""
-        raise NotImplementedError
+        await self.start()
+        prompt = self.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        outputs = self.generate(prompt, sampling_params, request_id, priority=priority, salt=salt)
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
 
     def render(
         self,
@@ -66,44 +164,154 @@ class AsyncLLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> Prompt:
+    ) -> TokensPrompt:
         """The prompt that `chat` would send: its text and its tokens."""
-        raise NotImplementedError
+        if self._template is None or self._tokenizer is None:
+            raise InvalidRequestError(
+                "messages need the tokenizer, and skip_tokenizer_init left it out", param="messages"
+            )
+        text = self._template.render(messages, tools, add_generation_prompt, **(chat_template_kwargs or {}))
+        # The template writes the special tokens out, the one at the beginning too.
+        return {"prompt": text, "prompt_token_ids": self._tokenizer.encode(text, add_special_tokens=False)}
+
+    async def complete_all(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: Sequence[SamplingParams],
+        *,
+        priorities: Sequence[int] | None = None,
+        on_output: Callable[[RequestOutput], None] = lambda output: None,
+    ) -> list[RequestOutput]:
+        """The finished outputs of many prompts, in their order; cheaper than `generate` for each, as nothing wakes up
+        before a request's end. All are checked before the first is sent. `on_output` is told of each as it ends.
+        """
+        await self.start()
+        lowered = [await self._lower_prompt(prompt) for prompt in prompts]
+        requests = [
+            self._lower(prompt, params, priority=priority)
+            for prompt, params, priority in zip(lowered, sampling_params, priorities or [0] * len(lowered), strict=True)
+        ]
+        outputs: list[RequestOutput | None] = [None] * len(requests)
+        # No more sequences than may queue are sent at once: the engine would refuse the rest.
+        most = max((params.n for params in sampling_params), default=1)
+        room = asyncio.Semaphore(max(self.options.max_waiting // most, 1))
+
+        async def complete(place: int) -> None:
+            try:
+                output = await self._complete(requests[place], lowered[place], sampling_params[place])
+            finally:
+                room.release()
+            outputs[place] = output
+            on_output(output)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place in range(len(requests)):
+                    await room.acquire()
+                    group.create_task(complete(place))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [output for output in outputs if output is not None]
+
+    async def _complete(self, request: Request, prompt: LoweredPrompt, params: SamplingParams) -> RequestOutput:
+        collector = Collector(request, prompt.text, params, self._tokenizer)
+        stream = await self._running_client.submit(request)
+        next_deltas = stream.batch if params.stop_strings else stream.rest
+        try:
+            while deltas := await next_deltas():
+                for index in collector.take(deltas):
+                    stream.cancel(index)
+        finally:
+            stream.close()
+        return collector.output()
+
+    async def beam_search(self, prompt: Prompt, params: BeamSearchParams) -> BeamSearchOutput:
+        await self.start()
+        lowered = await self._lower_prompt(prompt)
+        return await beam_search(self, lowered.token_ids, params)
 
     async def abort(self, request_id: str) -> None:
         """End a request by its id; its iteration ends with what it had, finish reason "abort"."""
-        raise NotImplementedError
+        if self._client is not None:
+            self._client.cancel(request_id)
+
+    async def _lower_prompt(self, prompt: Prompt) -> LoweredPrompt:
+        text = prompt if isinstance(prompt, str) else prompt.get("prompt") if isinstance(prompt, dict) else None
+        if isinstance(text, str) and len(text) > LONG_TEXT:
+            return await asyncio.to_thread(lower_prompt, prompt, self._tokenizer)
+        return lower_prompt(prompt, self._tokenizer)
+
+    def _lower(
+        self,
+        prompt: LoweredPrompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        salt: str = "",
+    ) -> Request:
+        return lower_request(
+            prompt,
+            params,
+            self._tokenizer,
+            self.card,
+            request_id=request_id or uuid.uuid4().hex,
+            drawn_seed=self._seeds.getrandbits(64),
+            priority=priority,
+            salt=salt,
+        )
+
+    # What can be seen
+
+    @property
+    def _running_client(self) -> EngineClient:
+        if self._client is None:
+            raise EngineDeadError("the engine was not started")
+        return self._client
 
     @property
     def card(self) -> ModelCard:
-        raise NotImplementedError
+        return self._running_client.card
 
     @property
-    def tokenizer(self) -> Any:
-        """text.tokenizer.Tokenizer; None with skip_tokenizer_init."""
-        raise NotImplementedError
+    def tokenizer(self) -> Tokenizer | None:
+        """None before the start, and with skip_tokenizer_init."""
+        return self._tokenizer
 
     @property
-    def template(self) -> Any:
-        """text.template.ChatTemplate; None where the model has none."""
-        raise NotImplementedError
+    def template(self) -> ChatTemplate | None:
+        """None before the start, and with skip_tokenizer_init."""
+        return self._template
 
     @property
-    def state(self) -> str:
-        """starting, ready, restarting, draining or dead."""
-        raise NotImplementedError
+    def state(self) -> EngineState:
+        if self._closed and self._client is None:
+            return EngineState.DEAD
+        return self._client.state if self._client is not None else EngineState.STARTING
+
+    @property
+    def restarts(self) -> int:
+        """How often the engine process was started again."""
+        return self._client.num_restarts if self._client is not None else 0
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._client.pid if self._client is not None else None
 
     async def check_health(self) -> None:
         """Raise EngineDeadError unless the engine is up and its loop turns."""
-        raise NotImplementedError
+        health = self._running_client.health()
+        if health.state not in (EngineState.READY, EngineState.DRAINING):
+            raise EngineDeadError(f"the engine is {health.state}")
+        if health.stalled:
+            raise EngineDeadError(f"the engine has given no sign of life for {health.last_turn_age:.1f} seconds")
 
-    async def stats(self) -> Any:
-        """engine.messages.Stats, asked for now."""
-        raise NotImplementedError
+    async def stats(self) -> Stats:
+        """As of now: the engine answers between two steps."""
+        return await self._running_client.stats()
 
-    async def drain(self, timeout: float | None = None) -> None:
-        """Refuse new requests and wait until those under way have ended."""
-        raise NotImplementedError
 
-    async def close(self) -> None:
-        raise NotImplementedError
+def _name_of(reference: str, path: Path) -> str:
+    """What clients call the model: the name it is stored under, or that of its file or directory."""
+    if Path(reference).expanduser() != path:
+        return reference
+    return path.stem if path.suffix == ".gguf" else path.resolve().name
