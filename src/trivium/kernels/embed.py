@@ -12,7 +12,7 @@ from trivium.kernels.cases import Case, normal, quantized
 from trivium.kernels.dequantize import dequantize
 from trivium.kernels.weights import QuantizedTensor, Weight
 
-TOLERANCE = 1e-6
+TOLERANCE = 0.0
 
 
 def reference(ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:

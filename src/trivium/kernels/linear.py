@@ -37,7 +37,7 @@ def cases(random: Generator) -> Iterator[Case]:
             yield Case(f"{dtype} {rows}x{num_out}x{num_in}", (x, plain, None))
             yield Case(f"{dtype} {rows}x{num_out}x{num_in} bias", (x, plain, normal(random, num_out)))
     for type in QUANT_TYPES:
-        for rows, num_out, num_in in [(1, 1, 256), (1, 77, 768), (2, 5, 512), (5, 33, 256), (37, 64, 1280)]:
+        for rows, num_out, num_in in [(7, 1, 256), (1, 77, 768), (2, 5, 512), (5, 33, 256), (67, 64, 1280)]:
             for scale in (0.01, 6e4, 1e-7):  # usual; near the largest float16; subnormal float16
                 weight = quantized(random, type, num_out, num_in, scale=scale)
                 name = f"{type} {rows}x{num_out}x{num_in} scale {scale}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,9 @@ from torch import Tensor
 from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
+from trivium.kernels.native import NativeKernels
 from trivium.kernels.weights import Weight
+from trivium.types.errors import ConfigError
 
 Kernels = Literal["auto", "reference", "native"]
 
@@ -36,13 +39,40 @@ class Ops:
     paged_attention: Callable[[Tensor, Tensor, Tensor, AttentionBatch, float, int | None, float | None], Tensor]
     experts: Callable[[Tensor, Tensor, Tensor, Weight, Weight, Weight, Activation], Tensor]
     providers: dict[str, Provider]  # by the op's name
+    fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason
 
 
 OP_NAMES = ("linear", "embed", "rms_norm", "rotary", "gated", "write_kv", "paged_attention", "experts")
 
 
-def select_ops(kernels: Kernels) -> Ops:
-    return reference_ops("the native kernels are not there yet")
+def select_ops(kernels: Kernels, num_threads: int | None = None) -> Ops:
+    """`num_threads` is of the native kernels; None: what the process may use."""
+    if kernels == "reference":
+        return reference_ops("asked for")
+    try:
+        return native_ops(num_threads=num_threads, reason="asked for" if kernels == "native" else "the fastest here")
+    except ConfigError as error:
+        if kernels == "native":
+            raise
+        return reference_ops(str(error))
+
+
+def native_ops(instruction_set: str | None = None, num_threads: int | None = None, reason: str = "asked for") -> Ops:
+    """`instruction_set` is one of `native.usable_instruction_sets()`; None: the best."""
+    native = NativeKernels(instruction_set, num_threads)
+    provider = Provider(f"native {native.instruction_set}", f"{reason}, {native.num_threads} threads")
+    return Ops(
+        linear=native.linear,
+        embed=native.embed,
+        rms_norm=native.rms_norm,
+        rotary=native.rotary,
+        gated=native.gated,
+        write_kv=native.write_kv,
+        paged_attention=native.paged_attention,
+        experts=native.experts,
+        providers=dict.fromkeys(OP_NAMES, provider),
+        fallbacks=native.fallbacks,
+    )
 
 
 def reference_ops(reason: str) -> Ops:
@@ -55,5 +85,6 @@ def reference_ops(reason: str) -> Ops:
         write_kv=write_kv.reference,
         paged_attention=paged_attention.reference,
         experts=experts.reference,
-        providers={name: Provider("reference", reason) for name in OP_NAMES},
+        providers=dict.fromkeys(OP_NAMES, Provider("reference", reason)),
+        fallbacks=Counter(),
     )

@@ -1,0 +1,136 @@
+#include "cpu.h"
+
+#include <setjmp.h>
+#include <signal.h>
+
+#include <cmath>
+#include <cstring>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace trivium {
+
+namespace {
+
+#if defined(__x86_64__)
+
+uint64_t saved_by_system() {
+    uint32_t low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return static_cast<uint64_t>(high) << 32 | low;
+}
+
+struct Claims {
+    bool avx2 = false;
+    bool avx512 = false;
+};
+
+Claims claims_of_processor() {
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return {};
+    const bool osxsave = c & bit_OSXSAVE, fma = c & bit_FMA, f16c = c & bit_F16C;
+    if (!osxsave || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+    constexpr uint64_t ymm_state = 0x6, zmm_state = 0xe6;
+    const uint64_t saved = saved_by_system();
+    Claims claims;
+    claims.avx2 = (saved & ymm_state) == ymm_state && (b & bit_AVX2) && fma && f16c;
+    claims.avx512 = claims.avx2 && (saved & zmm_state) == zmm_state && (b & bit_AVX512F) && (b & bit_AVX512BW) &&
+                    (b & bit_AVX512DQ) && (b & bit_AVX512VL);
+    return claims;
+}
+
+#endif
+
+// What every kind of kernel computes from small inputs that have no special numbers in them.
+std::vector<float> sample_results(const Kernels& kernels) {
+    constexpr int64_t columns = 256, rows = 9, num_x = 5;
+    std::vector<float> x(num_x * columns), results;
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7f * static_cast<float>(i));
+
+    std::vector<float> scratch_memory(linear_scratch + 16), out(num_x * rows);
+    float* scratch = scratch_memory.data();
+    while (reinterpret_cast<uintptr_t>(scratch) % 64) ++scratch;
+    for (int t = 0; t < num_weight_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t);
+        // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
+        std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
+        kernels.linear({x.data(), columns, num_x, {type, data.data(), rows, columns}, 0, rows, nullptr, out.data(), rows,
+                        scratch});
+        results.insert(results.end(), out.begin(), out.end());
+    }
+
+    std::vector<float> y(columns);
+    kernels.rms_norm(x.data(), x.data() + columns, 1e-5f, y.data(), columns);
+    results.insert(results.end(), y.begin(), y.end());
+    kernels.rotary(x.data(), x.data() + columns, x.data() + 2 * columns, y.data(), columns / 4, columns);
+    results.insert(results.end(), y.begin(), y.end());
+    for (const Activation activation : {Activation::silu, Activation::gelu_tanh}) {
+        kernels.gated(x.data(), x.data() + columns, activation, y.data(), columns);
+        results.insert(results.end(), y.begin(), y.end());
+    }
+
+    constexpr int64_t dim = 64, num_queries = 3, num_keys = 4;
+    const int32_t table[] = {0};
+    const PagedCache cache = {x.data(), num_keys * dim, dim, dim};
+    std::vector<float> attention_memory(attention_scratch(num_queries, dim) + 16), attended(num_queries * dim);
+    const Attention attention = {cache, cache, false, num_keys, 1, dim, 0.125f, 0, 30.0f};
+    kernels.attention(attention, {x.data() + columns, dim, dim, attended.data(), dim, dim, num_queries,
+                                  num_keys - num_queries, 0, table, attention_memory.data()});
+    results.insert(results.end(), attended.begin(), attended.end());
+    return results;
+}
+
+// What is jumped back to when an instruction is not one.
+thread_local sigjmp_buf before_trial;
+thread_local volatile sig_atomic_t on_trial = 0;
+
+void on_illegal_instruction(int signal_number) {
+    if (on_trial) siglongjmp(before_trial, 1);
+    signal(signal_number, SIG_DFL);  // not ours: the instruction is met again, and the process ends as it should
+}
+
+// Empty where an instruction was refused. May leak the vectors of the broken-off run, once.
+std::vector<float> try_results(const Kernels& kernels) {
+    struct sigaction trial = {}, before = {};
+    trial.sa_handler = on_illegal_instruction;
+    sigemptyset(&trial.sa_mask);
+    sigaction(SIGILL, &trial, &before);
+    std::vector<float> results;
+    if (sigsetjmp(before_trial, 1) == 0) {
+        on_trial = 1;
+        results = sample_results(kernels);
+    }
+    on_trial = 0;
+    sigaction(SIGILL, &before, nullptr);
+    return results;
+}
+
+Probe try_out(const Kernels& kernels, const std::vector<float>& wanted) {
+    const std::vector<float> got = try_results(kernels);
+    if (got.empty()) return {&kernels, false, "the processor claims it, but refused an instruction"};
+    for (size_t i = 0; i < wanted.size(); ++i)
+        if (!(std::fabs(got[i] - wanted[i]) <= 1e-4f * (1.0f + std::fabs(wanted[i]))))
+            return {&kernels, false, "the processor claims it, but computes wrong results"};
+    return {&kernels, true, "the processor has it, and a trial was right"};
+}
+
+}  // namespace
+
+std::vector<Probe> probe_instruction_sets() {
+    const Kernels& baseline = baseline_kernels();
+    std::vector<Probe> probes = {{&baseline, true, "every processor has it"}};
+#if defined(__x86_64__)
+    const Claims claims = claims_of_processor();
+    const std::vector<float> wanted = sample_results(baseline);
+    const auto probe = [&](const Kernels& kernels, bool claimed) {
+        probes.push_back(claimed ? try_out(kernels, wanted)
+                                 : Probe{&kernels, false, "the processor or the system does not offer it"});
+    };
+    probe(avx2_kernels(), claims.avx2);
+    probe(avx512_kernels(), claims.avx512);
+#endif
+    return probes;
+}
+
+}  // namespace trivium

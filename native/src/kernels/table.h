@@ -1,0 +1,26 @@
+// Included last by each instruction set's translation unit.
+#pragma once
+
+#include "attention.h"
+#include "elementwise.h"
+#include "linear.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+#define TRIVIUM_NAME_OF(isa) #isa
+#define TRIVIUM_NAME(isa) TRIVIUM_NAME_OF(isa)
+
+static constexpr Kernels table = {
+    .name = TRIVIUM_NAME(TRIVIUM_ISA),
+    .lanes = lanes,
+    .linear = linear,
+    .decode = decode,
+    .rms_norm = rms_norm,
+    .rotary = rotary,
+    .gated = gated,
+    .add_scaled = add_scaled,
+    .to_bf16 = to_bf16,
+    .attention = attention,
+};
+
+}  // namespace trivium::TRIVIUM_ISA

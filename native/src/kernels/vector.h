@@ -1,0 +1,114 @@
+// Vectors of float32 of the width of the instruction set that this translation unit is compiled for.
+//
+// Everything here and in the sibling headers lies in a namespace of that instruction set, and no inline function of
+// the standard library is used: the linker keeps one copy of those, and it could be one the machine cannot run.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace trivium::TRIVIUM_ISA {
+
+#if defined(__AVX512F__)
+constexpr int64_t lanes = 16;
+#elif defined(__AVX2__)
+constexpr int64_t lanes = 8;
+#else
+constexpr int64_t lanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * lanes)));
+typedef int32_t IntVec __attribute__((vector_size(4 * lanes)));
+
+static inline Vec load(const float* p) {
+    Vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+static inline Vec splat(float x) { return x - Vec{}; }
+
+// a * b + c, rounded once where the machine can.
+static inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+// Sums of neighbouring lanes, those of a and then those of b.
+static inline Vec pair_sums(Vec a, Vec b) {
+    IntVec even, odd;
+    for (int i = 0; i < lanes; ++i) {
+        even[i] = 2 * i;
+        odd[i] = 2 * i + 1;
+    }
+#if defined(__clang__)
+    Vec evens, odds;
+    for (int i = 0; i < lanes; ++i) {
+        evens[i] = even[i] < lanes ? a[even[i] % lanes] : b[even[i] % lanes];
+        odds[i] = odd[i] < lanes ? a[odd[i] % lanes] : b[odd[i] % lanes];
+    }
+    return evens + odds;
+#else
+    return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
+#endif
+}
+
+// Lane i of the result is the sum of the lanes of v[i], for i < count. The lanes of each are summed as one tree of
+// neighbours, whatever `count` is and wherever a vector stands. Destroys v.
+template <int count>
+static inline Vec lane_sums(Vec* v) {
+    static_assert(count <= lanes);
+    for (int n = count; n > 1; n /= 2)
+        for (int i = 0; i < n / 2; ++i) v[i] = pair_sums(v[2 * i], v[2 * i + 1]);
+    Vec sums = v[0];
+    for (int64_t n = lanes / count; n > 1; n /= 2) sums = pair_sums(sums, sums);
+    return sums;
+}
+
+static inline float lane_sum(Vec v) { return lane_sums<1>(&v)[0]; }
+
+static inline float lane_max(Vec v) {
+    float largest = v[0];
+    for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+}
+
+// e^x to about one unit in the last place; 0 below -87, where float32 runs out of normal numbers.
+// e^x = 2^n e^r with n whole and |r| <= ln(2) / 2, and e^r by its Taylor series to the 7th power (rest < 6e-9).
+static inline Vec exp(Vec x) {
+    const Vec log2_e = splat(1.44269504f), ln2_high = splat(0.693359375f), ln2_low = splat(-2.12194440e-4f);
+    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, in the low bits
+    const Vec too_low = splat(-87.0f), too_high = splat(88.0f);
+    const Vec clamped = x > too_high ? too_high : (x < too_low ? too_low : x);
+    const Vec shifted = fma(clamped, log2_e, rounder);
+    const Vec n = shifted - rounder;
+    const Vec r = fma(-n, ln2_low, fma(-n, ln2_high, clamped));
+    Vec p = splat(1.0f / 5040);
+    p = fma(p, r, splat(1.0f / 720));
+    p = fma(p, r, splat(1.0f / 120));
+    p = fma(p, r, splat(1.0f / 24));
+    p = fma(p, r, splat(1.0f / 6));
+    p = fma(p, r, splat(0.5f));
+    p = fma(p, r, splat(1.0f));
+    p = fma(p, r, splat(1.0f));
+    const IntVec exponent = ((IntVec)shifted - (IntVec)rounder + 127) << 23;
+    return x < too_low ? Vec{} : p * (Vec)exponent;
+}
+
+static inline float exp(float x) { return exp(splat(x))[0]; }
+
+static inline int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
+
+}  // namespace trivium::TRIVIUM_ISA

@@ -1,0 +1,163 @@
+// trivium._native: what Python sees. Tensors come in through DLPack, results are written into tensors that the caller
+// made, and the interpreter is let go while the kernels run.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "cpu.h"
+#include "ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using trivium::Activation;
+using trivium::AttentionTensors;
+using trivium::Ops;
+using trivium::Tensor;
+using trivium::WeightTensor;
+
+namespace {
+
+using TypeName = std::optional<std::string_view>;
+
+Tensor view(nb::handle object, const char* name) { return trivium::view(object.ptr(), name); }
+
+Activation activation_of(std::string_view name) {
+    if (name == "silu") return Activation::silu;
+    if (name == "gelu_tanh") return Activation::gelu_tanh;
+    throw std::invalid_argument("no kernel for the activation " + std::string(name));
+}
+
+const std::vector<trivium::Probe>& probes() {
+    static const std::vector<trivium::Probe> once = trivium::probe_instruction_sets();
+    return once;
+}
+
+const trivium::Kernels& kernels_named(std::string_view name) {
+    for (const trivium::Probe& probe : probes()) {
+        if (name != probe.kernels->name) continue;
+        if (!probe.usable) throw std::invalid_argument(std::string(name) + " cannot be used: " + probe.reason);
+        return *probe.kernels;
+    }
+    throw std::invalid_argument("no such instruction set: " + std::string(name));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.def(
+        "instruction_sets",
+        [] {
+            std::vector<std::tuple<std::string, bool, std::string>> all;
+            for (const trivium::Probe& probe : probes()) all.emplace_back(probe.kernels->name, probe.usable, probe.reason);
+            return all;
+        },
+        "(name, usable, reason) of each instruction set that was built, best last.");
+
+    nb::class_<Ops>(m, "Kernels")
+        .def(
+            "__init__",
+            [](Ops* self, std::string_view instruction_set, int num_threads) {
+                if (num_threads < 1) throw std::invalid_argument("num_threads must be at least 1");
+                new (self) Ops(kernels_named(instruction_set), num_threads);
+            },
+            "instruction_set"_a, "num_threads"_a)
+        .def_prop_ro("instruction_set", [](const Ops& self) { return self.kernels().name; })
+        .def_prop_ro("num_threads", &Ops::num_threads)
+        .def(
+            "linear",
+            [](Ops& self, nb::handle x, nb::handle weight, TypeName type, nb::handle bias, nb::handle out) {
+                std::optional<Tensor> bias_view;
+                if (!bias.is_none()) bias_view = view(bias, "bias");
+                const Tensor x_view = view(x, "x"), out_view = view(out, "out");
+                const WeightTensor weight_view = {view(weight, "weight"), type};
+                nb::gil_scoped_release released;
+                self.linear(x_view, weight_view, bias_view, out_view);
+            },
+            "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
+        .def(
+            "embed",
+            [](Ops& self, nb::handle ids, nb::handle weight, TypeName type, nb::handle out) {
+                const Tensor ids_view = view(ids, "ids"), out_view = view(out, "out");
+                const WeightTensor weight_view = {view(weight, "weight"), type};
+                nb::gil_scoped_release released;
+                self.embed(ids_view, weight_view, out_view);
+            },
+            "ids"_a, "weight"_a, "type"_a.none(), "out"_a)
+        .def(
+            "rms_norm",
+            [](Ops& self, nb::handle x, nb::handle weight, float eps, nb::handle out) {
+                const Tensor x_view = view(x, "x"), weight_view = view(weight, "weight"), out_view = view(out, "out");
+                nb::gil_scoped_release released;
+                self.rms_norm(x_view, weight_view, eps, out_view);
+            },
+            "x"_a, "weight"_a, "eps"_a, "out"_a)
+        .def(
+            "rotary",
+            [](Ops& self, nb::handle q, nb::handle k, nb::handle cos, nb::handle sin, nb::handle q_out,
+               nb::handle k_out) {
+                const Tensor q_view = view(q, "q"), k_view = view(k, "k"), cos_view = view(cos, "cos"),
+                             sin_view = view(sin, "sin"), q_out_view = view(q_out, "q_out"),
+                             k_out_view = view(k_out, "k_out");
+                nb::gil_scoped_release released;
+                self.rotary(q_view, k_view, cos_view, sin_view, q_out_view, k_out_view);
+            },
+            "q"_a, "k"_a, "cos"_a, "sin"_a, "q_out"_a, "k_out"_a)
+        .def(
+            "gated",
+            [](Ops& self, nb::handle gate, nb::handle up, std::string_view activation, nb::handle out) {
+                const Tensor gate_view = view(gate, "gate"), up_view = view(up, "up"), out_view = view(out, "out");
+                const Activation kind = activation_of(activation);
+                nb::gil_scoped_release released;
+                self.gated(gate_view, up_view, kind, out_view);
+            },
+            "gate"_a, "up"_a, "activation"_a, "out"_a)
+        .def(
+            "write_kv",
+            [](Ops& self, nb::handle k, nb::handle v, nb::handle key_cache, nb::handle value_cache, nb::handle slots) {
+                const Tensor k_view = view(k, "k"), v_view = view(v, "v"), key_view = view(key_cache, "key_cache"),
+                             value_view = view(value_cache, "value_cache"), slots_view = view(slots, "slots");
+                nb::gil_scoped_release released;
+                self.write_kv(k_view, v_view, key_view, value_view, slots_view);
+            },
+            "k"_a, "v"_a, "key_cache"_a, "value_cache"_a, "slots"_a)
+        .def(
+            "paged_attention",
+            [](Ops& self, nb::handle q, nb::handle key_cache, nb::handle value_cache, nb::handle query_starts,
+               nb::handle context_lens, nb::handle block_table, float scale, std::optional<int64_t> window,
+               std::optional<float> softcap, nb::handle out) {
+                const Tensor q_view = view(q, "q"), key_view = view(key_cache, "key_cache"),
+                             value_view = view(value_cache, "value_cache"), out_view = view(out, "out");
+                const AttentionTensors batch = {view(query_starts, "query_starts"), view(context_lens, "context_lens"),
+                                                view(block_table, "block_table")};
+                if (window && *window < 1) throw std::invalid_argument("window must be at least 1");
+                if (softcap && !(*softcap > 0)) throw std::invalid_argument("softcap must be above 0");
+                nb::gil_scoped_release released;
+                self.paged_attention(q_view, key_view, value_view, batch, scale, window.value_or(0),
+                                     softcap.value_or(0.0f), out_view);
+            },
+            "q"_a, "key_cache"_a, "value_cache"_a, "query_starts"_a, "context_lens"_a, "block_table"_a, "scale"_a,
+            "window"_a.none(), "softcap"_a.none(), "out"_a)
+        .def(
+            "experts",
+            [](Ops& self, nb::handle x, nb::handle ids, nb::handle weights, nb::handle gate, TypeName gate_type,
+               nb::handle up, TypeName up_type, nb::handle down, TypeName down_type, std::string_view activation,
+               nb::handle out) {
+                const Tensor x_view = view(x, "x"), ids_view = view(ids, "ids"), weights_view = view(weights, "weights"),
+                             out_view = view(out, "out");
+                const WeightTensor gate_view = {view(gate, "gate"), gate_type}, up_view = {view(up, "up"), up_type},
+                                   down_view = {view(down, "down"), down_type};
+                const Activation kind = activation_of(activation);
+                nb::gil_scoped_release released;
+                self.experts(x_view, ids_view, weights_view, gate_view, up_view, down_view, kind, out_view);
+            },
+            "x"_a, "ids"_a, "weights"_a, "gate"_a, "gate_type"_a.none(), "up"_a, "up_type"_a.none(), "down"_a,
+            "down_type"_a.none(), "activation"_a, "out"_a);
+}

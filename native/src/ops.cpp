@@ -1,0 +1,426 @@
+#include "ops.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace trivium {
+
+namespace {
+
+// Elements of cheap work (a norm, a copy) that are worth handing to another thread.
+constexpr int64_t cheap_elements_per_task = 16384;
+// Rows of a weight per task: some tiles, so that taking a task is cheap, few enough that threads end together.
+constexpr int64_t weight_rows_per_task = 4 * linear_tile;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void require(bool condition, const std::string& message) {
+    if (!condition) throw std::invalid_argument(message);
+}
+
+void require_index(int64_t index, int64_t limit, const char* what) {
+    if (index < 0 || index >= limit)
+        throw std::out_of_range(std::string(what) + " " + std::to_string(index) + " is outside 0 to " +
+                                std::to_string(limit - 1));
+}
+
+WeightType type_of(const WeightTensor& weight) {
+    const Tensor& t = weight.tensor;
+    if (!weight.type) {
+        if (t.dtype == DType::f32) return WeightType::f32;
+        if (t.dtype == DType::f16) return WeightType::f16;
+        if (t.dtype == DType::bf16) return WeightType::bf16;
+        throw std::invalid_argument(std::string(t.name) + " must be a floating point tensor or have a block type");
+    }
+    t.require_dtype(DType::u8);
+    for (int i = 0; i < num_weight_types; ++i)
+        if (*weight.type == weight_layouts[i].name) return static_cast<WeightType>(i);
+    throw std::invalid_argument("no kernel for weights of type " + std::string(*weight.type));
+}
+
+// The weight [rows, columns] (or [experts, rows, columns], then the first expert's), with `columns` checked.
+Matrix matrix_of(const WeightTensor& weight, int64_t columns, int ndim) {
+    const Tensor& t = weight.tensor;
+    const WeightType type = type_of(weight);
+    require(t.ndim == ndim, std::string(t.name) + " must have " + std::to_string(ndim) + " dimensions");
+    t.require_contiguous();
+    const int64_t last = t.shape[ndim - 1];
+    const bool fits = weight.type ? columns % layout(type).block_elements == 0 && last == bytes_of(type, columns)
+                                  : last == columns;
+    require(fits, std::string(t.name) + " of type " + layout(type).name + " has rows of " + std::to_string(last) +
+                      (weight.type ? " bytes" : " elements") + ", which is not " + std::to_string(columns) + " columns");
+    return {type, t.as<const uint8_t>(), t.shape[ndim - 2], columns};
+}
+
+// The number of columns where nothing else says it.
+int64_t columns_of(const WeightTensor& weight) {
+    const Tensor& t = weight.tensor;
+    require(t.ndim >= 1, std::string(t.name) + " must have dimensions");
+    const int64_t last = t.shape[t.ndim - 1];
+    if (!weight.type) return last;
+    const WeightLayout& blocks = layout(type_of(weight));
+    require(last % blocks.block_bytes == 0, std::string(t.name) + " does not hold whole blocks");
+    return last / blocks.block_bytes * blocks.block_elements;
+}
+
+Matrix expert_of(const Matrix& experts, int64_t index) {
+    Matrix one = experts;
+    one.data += index * experts.rows * bytes_of(experts.type, experts.columns);
+    return one;
+}
+
+// [tokens, heads, dim] float32 whose heads are dense.
+void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) {
+    t.require_dtype(DType::f32);
+    t.require_shape({tokens, heads, dim});
+    t.require_contiguous_tail(2);
+}
+
+PagedCache paged(const Tensor& cache) { return {cache.data, cache.strides[0], cache.strides[1], cache.strides[2]}; }
+
+void require_caches(const Tensor& keys, const Tensor& values, int64_t heads, int64_t dim) {
+    require(keys.dtype == DType::f32 || keys.dtype == DType::bf16, "key_cache must be float32 or bfloat16");
+    keys.require_shape({-1, -1, heads, dim});
+    values.require_dtype(keys.dtype);
+    values.require_shape({keys.shape[0], keys.shape[1], heads, dim});
+    for (const Tensor* cache : {&keys, &values}) cache->require_contiguous_tail(3);
+    require(keys.shape[1] > 0, "key_cache must have a block size of at least 1");
+}
+
+}  // namespace
+
+Ops::Ops(const Kernels& kernels, int num_threads)
+    : kernels_(kernels), pool_(num_threads), scratch_(static_cast<size_t>(std::max(1, num_threads))) {}
+
+float* Ops::Buffer::at_least(int64_t num_floats) {
+    constexpr size_t alignment_floats = 16;
+    if (memory_.size() < num_floats + alignment_floats) memory_.resize(num_floats + alignment_floats);
+    float* p = memory_.data();
+    while (reinterpret_cast<uintptr_t>(p) % (4 * alignment_floats)) ++p;
+    return p;
+}
+
+std::vector<float*> Ops::scratch(int64_t num_floats) {
+    std::vector<float*> all;
+    for (Buffer& buffer : scratch_) all.push_back(buffer.at_least(num_floats));
+    return all;
+}
+
+Ops::Rows Ops::whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer) {
+    if (columns % kernels_.lanes == 0) return {x, stride};
+    const int64_t padded = ceil_div(columns, kernels_.lanes) * kernels_.lanes;
+    float* const copy = buffer.at_least(num_rows * padded);
+    std::fill_n(copy, num_rows * padded, 0.0f);
+    for (int64_t i = 0; i < num_rows; ++i) std::copy_n(x + i * stride, columns, copy + i * padded);
+    return {copy, padded};
+}
+
+void Ops::linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out) {
+    x.require_dtype(DType::f32);
+    x.require_shape({-1, -1});
+    x.require_contiguous_tail(1);
+    const int64_t num_x = x.shape[0], columns = x.shape[1];
+    const Matrix matrix = matrix_of(weight, columns, 2);
+    if (bias) {
+        bias->require_dtype(DType::f32);
+        bias->require_shape({matrix.rows});
+        bias->require_contiguous();
+    }
+    out.require_dtype(DType::f32);
+    out.require_shape({num_x, matrix.rows});
+    out.require_contiguous();
+
+    const std::lock_guard lock(one_call_);
+    const Rows rows = whole_vectors(x.as<const float>(), x.strides[0], num_x, columns, padded_x_);
+    const std::vector<float*> scratch = this->scratch(linear_scratch);
+    const int64_t weight_tasks = ceil_div(matrix.rows, weight_rows_per_task);
+    pool_.run(ceil_div(num_x, linear_max_x) * weight_tasks, [&](int64_t task, int worker) {
+        const int64_t first_x = task / weight_tasks * linear_max_x;
+        const int64_t first = task % weight_tasks * weight_rows_per_task;
+        kernels_.linear({rows.data + first_x * rows.stride, rows.stride, std::min(linear_max_x, num_x - first_x), matrix,
+                         first, std::min(first + weight_rows_per_task, matrix.rows),
+                         bias ? bias->as<const float>() : nullptr, out.as<float>() + first_x * matrix.rows, matrix.rows,
+                         scratch[worker]});
+    });
+}
+
+void Ops::embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out) {
+    ids.require_dtype(DType::i64);
+    ids.require_shape({-1});
+    ids.require_contiguous();
+    const Matrix matrix = matrix_of(weight, columns_of(weight), 2);
+    out.require_dtype(DType::f32);
+    out.require_shape({ids.shape[0], matrix.columns});
+    out.require_contiguous();
+    const int64_t* const id = ids.as<const int64_t>();
+    for (int64_t i = 0; i < ids.shape[0]; ++i) require_index(id[i], matrix.rows, "token id");
+
+    const std::lock_guard lock(one_call_);
+    const int64_t row_bytes = bytes_of(matrix.type, matrix.columns);
+    pool_.run(ids.shape[0], [&](int64_t i, int) {
+        kernels_.decode(matrix.type, matrix.data + id[i] * row_bytes, out.as<float>() + i * matrix.columns,
+                        matrix.columns);
+    });
+}
+
+void Ops::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
+    x.require_dtype(DType::f32);
+    x.require_contiguous();
+    require(x.ndim >= 1, "x must have dimensions");
+    const int64_t dim = x.shape[x.ndim - 1];
+    weight.require_dtype(DType::f32);
+    weight.require_shape({dim});
+    weight.require_contiguous();
+    out.require_dtype(DType::f32);
+    out.require_contiguous();
+    require(out.num_elements() == x.num_elements(), "out must have the shape of x");
+    if (x.num_elements() == 0) return;
+
+    const std::lock_guard lock(one_call_);
+    const int64_t rows = x.num_elements() / dim;
+    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / dim);
+    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
+        for (int64_t i = task * rows_per_task; i < last; ++i)
+            kernels_.rms_norm(x.as<const float>() + i * dim, weight.as<const float>(), eps, out.as<float>() + i * dim,
+                              dim);
+    });
+}
+
+void Ops::rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, const Tensor& q_out,
+                 const Tensor& k_out) {
+    q.require_shape({-1, -1, -1});
+    const int64_t tokens = q.shape[0], dim = q.shape[2];
+    require_heads(q, tokens, -1, dim);
+    require_heads(k, tokens, -1, dim);
+    require_heads(q_out, tokens, q.shape[1], dim);
+    require_heads(k_out, tokens, k.shape[1], dim);
+    cos.require_shape({tokens, -1});
+    const int64_t half = cos.shape[1];
+    require(2 * half <= dim, "cos is wider than half a head");
+    sin.require_shape({tokens, half});
+    for (const Tensor* t : {&cos, &sin}) {
+        t->require_dtype(DType::f32);
+        t->require_contiguous();
+    }
+    for (const Tensor* t : {&q_out, &k_out}) t->require_no_overlap();
+
+    const std::lock_guard lock(one_call_);
+    const auto turn = [&](const Tensor& x, const Tensor& out, int64_t token) {
+        for (int64_t head = 0; head < x.shape[1]; ++head)
+            kernels_.rotary(x.as<const float>() + token * x.strides[0] + head * x.strides[1],
+                            cos.as<const float>() + token * half, sin.as<const float>() + token * half,
+                            out.as<float>() + token * out.strides[0] + head * out.strides[1], half, dim);
+    };
+    const int64_t width = std::max<int64_t>(1, (q.shape[1] + k.shape[1]) * dim);
+    const int64_t tokens_per_task = std::max<int64_t>(1, cheap_elements_per_task / width);
+    pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
+        for (int64_t token = task * tokens_per_task; token < last; ++token) {
+            turn(q, q_out, token);
+            turn(k, k_out, token);
+        }
+    });
+}
+
+void Ops::gated(const Tensor& gate, const Tensor& up, Activation activation, const Tensor& out) {
+    gate.require_shape({-1, -1});
+    const int64_t rows = gate.shape[0], width = gate.shape[1];
+    for (const Tensor* t : {&gate, &up, &out}) {
+        t->require_dtype(DType::f32);
+        t->require_shape({rows, width});
+        t->require_contiguous_tail(1);
+    }
+    out.require_no_overlap();
+
+    const std::lock_guard lock(one_call_);
+    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / std::max<int64_t>(1, width));
+    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
+        for (int64_t i = task * rows_per_task; i < last; ++i)
+            kernels_.gated(gate.as<const float>() + i * gate.strides[0], up.as<const float>() + i * up.strides[0],
+                           activation, out.as<float>() + i * out.strides[0], width);
+    });
+}
+
+void Ops::write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const Tensor& value_cache,
+                   const Tensor& slots) {
+    k.require_shape({-1, -1, -1});
+    const int64_t tokens = k.shape[0], heads = k.shape[1], dim = k.shape[2];
+    require_heads(k, tokens, heads, dim);
+    require_heads(v, tokens, heads, dim);
+    require_caches(key_cache, value_cache, heads, dim);
+    key_cache.require_no_overlap();
+    value_cache.require_no_overlap();
+    slots.require_dtype(DType::i64);
+    slots.require_shape({tokens});
+    slots.require_contiguous();
+    const int64_t block_size = key_cache.shape[1];
+    const int64_t* const slot = slots.as<const int64_t>();
+    for (int64_t i = 0; i < tokens; ++i) require_index(slot[i], key_cache.shape[0] * block_size, "slot");
+
+    const std::lock_guard lock(one_call_);
+    const auto write = [&](const Tensor& x, const Tensor& cache, int64_t token) {
+        const int64_t place = slot[token] / block_size * cache.strides[0] + slot[token] % block_size * cache.strides[1];
+        for (int64_t head = 0; head < heads; ++head) {
+            const float* const from = x.as<const float>() + token * x.strides[0] + head * x.strides[1];
+            const int64_t to = place + head * cache.strides[2];
+            if (cache.dtype == DType::bf16) {
+                kernels_.to_bf16(from, cache.as<uint16_t>() + to, dim);
+            } else {
+                std::copy_n(from, dim, cache.as<float>() + to);
+            }
+        }
+    };
+    // One thread: tokens may share a slot, and then the last must win.
+    for (int64_t token = 0; token < tokens; ++token) {
+        write(k, key_cache, token);
+        write(v, value_cache, token);
+    }
+}
+
+void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
+                          const AttentionTensors& batch, float scale, int64_t window, float softcap,
+                          const Tensor& out) {
+    q.require_shape({-1, -1, -1});
+    key_cache.require_shape({-1, -1, -1, -1});
+    const int64_t tokens = q.shape[0], heads = q.shape[1], dim = q.shape[2], key_heads = key_cache.shape[2];
+    require_heads(q, tokens, heads, dim);
+    require_heads(out, tokens, heads, dim);
+    out.require_no_overlap();
+    require_caches(key_cache, value_cache, key_heads, dim);
+    require(key_heads > 0 && heads % key_heads == 0, "the heads of q are not a multiple of the heads of the cache");
+    require(window >= 0, "window must be positive");
+    for (const Tensor* t : {&batch.query_starts, &batch.context_lens, &batch.block_table}) {
+        t->require_dtype(DType::i32);
+        t->require_contiguous();
+    }
+    batch.block_table.require_shape({-1, -1});
+    const int64_t rows = batch.block_table.shape[0], table_width = batch.block_table.shape[1];
+    batch.query_starts.require_shape({rows + 1});
+    batch.context_lens.require_shape({rows});
+    const int32_t* const starts = batch.query_starts.as<const int32_t>();
+    const int32_t* const contexts = batch.context_lens.as<const int32_t>();
+    require(starts[0] == 0 && starts[rows] == tokens, "query_starts must run from 0 to the number of queries");
+
+    const int64_t block_size = key_cache.shape[1], group = heads / key_heads;
+    const int64_t queries_per_task = std::max<int64_t>(1, attention_items / group);
+    struct Task {
+        int64_t row, first, count, position, key_head;
+    };
+    std::vector<Task> tasks;
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t count = starts[row + 1] - starts[row], position = contexts[row] - count;
+        require(count >= 0 && position >= 0, "row " + std::to_string(row) + " has fewer keys than queries");
+        if (count == 0) continue;
+        const int64_t oldest = window && position >= window ? position - window + 1 : 0;
+        const int64_t last_block = (contexts[row] - 1) / block_size;
+        require(last_block < table_width, "the block table of row " + std::to_string(row) + " is too short");
+        for (int64_t i = oldest / block_size; i <= last_block; ++i)
+            require_index(batch.block_table.as<const int32_t>()[row * table_width + i], key_cache.shape[0], "block");
+        for (int64_t i = 0; i < count; i += queries_per_task)
+            for (int64_t key_head = 0; key_head < key_heads; ++key_head)
+                tasks.push_back({row, starts[row] + i, std::min(queries_per_task, count - i), position + i, key_head});
+    }
+
+    const std::lock_guard lock(one_call_);
+    const Attention shared = {paged(key_cache), paged(value_cache), key_cache.dtype == DType::bf16, block_size, group,
+                              dim,              scale,              window,                         softcap};
+    const int64_t padded_dim = ceil_div(dim, kernels_.lanes) * kernels_.lanes;
+    const std::vector<float*> scratch = this->scratch(attention_scratch(queries_per_task * group, padded_dim));
+    pool_.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int worker) {
+        const Task& task = tasks[i];
+        const int64_t head = task.key_head * group;
+        kernels_.attention(shared, {q.as<const float>() + task.first * q.strides[0] + head * q.strides[1], q.strides[0],
+                                    q.strides[1], out.as<float>() + task.first * out.strides[0] + head * out.strides[1],
+                                    out.strides[0], out.strides[1], task.count, task.position, task.key_head,
+                                    batch.block_table.as<const int32_t>() + task.row * table_width, scratch[worker]});
+    });
+}
+
+void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& weights, const WeightTensor& gate,
+                  const WeightTensor& up, const WeightTensor& down, Activation activation, const Tensor& out) {
+    x.require_dtype(DType::f32);
+    x.require_shape({-1, -1});
+    x.require_contiguous_tail(1);
+    const int64_t tokens = x.shape[0], hidden = x.shape[1];
+    const Matrix gates = matrix_of(gate, hidden, 3), ups = matrix_of(up, hidden, 3);
+    const int64_t num_experts = gate.tensor.shape[0], wide = gates.rows;
+    require(up.tensor.shape[0] == num_experts && ups.rows == wide, "up must have the experts and rows of gate");
+    const Matrix downs = matrix_of(down, wide, 3);
+    require(down.tensor.shape[0] == num_experts && downs.rows == hidden,
+            "down must have the experts of gate and a row for each column of x");
+    ids.require_dtype(DType::i64);
+    ids.require_shape({tokens, -1});
+    ids.require_contiguous();
+    const int64_t choices = ids.shape[1];
+    weights.require_dtype(DType::f32);
+    weights.require_shape({tokens, choices});
+    weights.require_contiguous();
+    out.require_dtype(DType::f32);
+    out.require_shape({tokens, hidden});
+    out.require_contiguous();
+    const int64_t num_pairs = tokens * choices;
+    const int64_t* const id = ids.as<const int64_t>();
+    for (int64_t i = 0; i < num_pairs; ++i) require_index(id[i], num_experts, "expert id");
+
+    // Pairs (token, choice) in the order of experts; a token's pairs then come in the order of expert ids too.
+    std::vector<int64_t> pairs(num_pairs);
+    for (int64_t i = 0; i < num_pairs; ++i) pairs[i] = i;
+    std::stable_sort(pairs.begin(), pairs.end(), [&](int64_t a, int64_t b) { return id[a] < id[b]; });
+
+    // Up to linear_max_x pairs of one expert against some rows of its weight.
+    struct Task {
+        int64_t expert, first_pair, num_pairs, first, last;
+    };
+    const auto tasks_for = [&](int64_t rows) {
+        std::vector<Task> tasks;
+        for (int64_t begin = 0, end; begin < num_pairs; begin = end) {
+            const int64_t expert = id[pairs[begin]];
+            for (end = begin; end < num_pairs && end - begin < linear_max_x && id[pairs[end]] == expert;) ++end;
+            for (int64_t first = 0; first < rows; first += weight_rows_per_task)
+                tasks.push_back({expert, begin, end - begin, first, std::min(rows, first + weight_rows_per_task)});
+        }
+        return tasks;
+    };
+
+    const std::lock_guard lock(one_call_);
+    const std::vector<float*> scratch = this->scratch(linear_scratch);
+    const auto multiply = [&](const Task& task, const Rows& rows, const Matrix& all, float* result, int worker) {
+        kernels_.linear({rows.data + task.first_pair * rows.stride, rows.stride, task.num_pairs,
+                         expert_of(all, task.expert), task.first, task.last, nullptr,
+                         result + task.first_pair * all.rows, all.rows, scratch[worker]});
+    };
+
+    float* const gathered = expert_x_.at_least(num_pairs * hidden);
+    for (int64_t i = 0; i < num_pairs; ++i)
+        std::copy_n(x.as<const float>() + pairs[i] / choices * x.strides[0], hidden, gathered + i * hidden);
+    const Rows inputs = whole_vectors(gathered, hidden, num_pairs, hidden, padded_x_);
+    float* const gate_out = expert_gate_.at_least(num_pairs * wide);
+    float* const up_out = expert_up_.at_least(num_pairs * wide);
+    const std::vector<Task> wide_tasks = tasks_for(wide);
+    pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
+        const Task& task = wide_tasks[i];
+        multiply(task, inputs, gates, gate_out, worker);
+        multiply(task, inputs, ups, up_out, worker);
+        for (int64_t pair = task.first_pair; pair < task.first_pair + task.num_pairs; ++pair) {
+            float* const part = gate_out + pair * wide + task.first;
+            kernels_.gated(part, up_out + pair * wide + task.first, activation, part, task.last - task.first);
+        }
+    });
+
+    const Rows middle = whole_vectors(gate_out, wide, num_pairs, wide, expert_middle_);
+    float* const results = expert_out_.at_least(num_pairs * hidden);
+    const std::vector<Task> hidden_tasks = tasks_for(hidden);
+    pool_.run(static_cast<int64_t>(hidden_tasks.size()),
+              [&](int64_t i, int worker) { multiply(hidden_tasks[i], middle, downs, results, worker); });
+
+    std::fill_n(out.as<float>(), tokens * hidden, 0.0f);
+    for (int64_t i = 0; i < num_pairs; ++i)
+        kernels_.add_scaled(results + i * hidden, weights.as<const float>()[pairs[i]],
+                            out.as<float>() + pairs[i] / choices * hidden, hidden);
+}
+
+}  // namespace trivium

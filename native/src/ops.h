@@ -1,0 +1,74 @@
+// The ops of trivium/kernels on CPU tensors: each checks its inputs wholly before it touches memory, then spreads
+// pieces of the work over threads. Shapes and meaning: the Python file of the op's name.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "kernels.h"
+#include "tensor.h"
+#include "thread_pool.h"
+
+namespace trivium {
+
+// A weight's tensor, and GGUF's name of its block type where it is uint8 blocks.
+struct WeightTensor {
+    Tensor tensor;
+    std::optional<std::string_view> type;
+};
+
+struct AttentionTensors {
+    Tensor query_starts;
+    Tensor context_lens;
+    Tensor block_table;
+};
+
+class Ops {
+public:
+    Ops(const Kernels& kernels, int num_threads);
+
+    const Kernels& kernels() const { return kernels_; }
+    int num_threads() const { return pool_.num_threads(); }
+
+    void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
+    void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
+    void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out);
+    void rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, const Tensor& q_out,
+                const Tensor& k_out);
+    void gated(const Tensor& gate, const Tensor& up, Activation activation, const Tensor& out);
+    void write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const Tensor& value_cache,
+                  const Tensor& slots);
+    void paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
+                         const AttentionTensors& batch, float scale, int64_t window, float softcap, const Tensor& out);
+    void experts(const Tensor& x, const Tensor& ids, const Tensor& weights, const WeightTensor& gate,
+                 const WeightTensor& up, const WeightTensor& down, Activation activation, const Tensor& out);
+
+private:
+    // Memory for intermediate values, aligned for vectors; grows and is kept.
+    class Buffer {
+    public:
+        float* at_least(int64_t num_floats);
+
+    private:
+        std::vector<float> memory_;
+    };
+
+    // x with its rows padded by zeros to whole vectors, where they are not.
+    struct Rows {
+        const float* data;
+        int64_t stride;
+    };
+    Rows whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer);
+    std::vector<float*> scratch(int64_t num_floats);  // one for each worker
+
+    const Kernels& kernels_;
+    ThreadPool pool_;
+    std::mutex one_call_;  // the pool and the buffers serve one call at a time
+    std::vector<Buffer> scratch_;
+    Buffer padded_x_;
+    Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
+};
+
+}  // namespace trivium

@@ -1,0 +1,161 @@
+"""The ops by the C++ extension `trivium._native`: float32 activations, every weight type.
+
+Activations of another dtype go to the reference, and each such call is counted with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
+from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.gated import Activation
+from trivium.kernels.weights import QuantizedTensor, Weight
+from trivium.platform.cpu import usable_threads
+from trivium.types.errors import ConfigError
+
+
+def load_extension() -> ModuleType:
+    """Raises ConfigError with the reason where the extension was not built or cannot be loaded."""
+    try:
+        return import_module("trivium._native")
+    except ModuleNotFoundError as error:
+        reason = "trivium was installed without them, as no C++ compiler worked"
+        raise ConfigError(f"the native kernels are not here: {reason}") from error
+    except ImportError as error:
+        raise ConfigError(f"the native kernels cannot be loaded: {error}") from error
+
+
+def usable_instruction_sets() -> list[str]:
+    """Of those built, the ones that a trial on this machine found good; best last."""
+    return [name for name, usable, _ in load_extension().instruction_sets() if usable]
+
+
+class NativeKernels:
+    """One instruction set and one pool of threads."""
+
+    def __init__(self, instruction_set: str | None = None, num_threads: int | None = None) -> None:
+        extension = load_extension()
+        self.instruction_set = instruction_set or usable_instruction_sets()[-1]
+        self.num_threads = num_threads or usable_threads()[0]
+        self.fallbacks: Counter[str] = Counter()
+        try:
+            self._kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        if not self._takes("linear", x.dtype):
+            return linear.reference(x, weight, bias)
+        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
+        self._kernels.linear(_dense_rows(x), *_parts(weight), _float32(bias), out)
+        return out
+
+    def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if not self._takes("embed", dtype):
+            return embed.reference(ids, weight, dtype)
+        out = torch.empty((ids.shape[0], weight.shape[1]), dtype=torch.float32)
+        self._kernels.embed(ids.contiguous(), *_parts(weight), out)
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if not self._takes("rms_norm", x.dtype):
+            return rms_norm.reference(x, weight, eps)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        self._kernels.rms_norm(x.contiguous(), _float32(weight), eps, out)
+        return out
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._takes("rotary", q.dtype):
+            return rotary.reference(q, k, cos, sin)
+        q_out, k_out = torch.empty(q.shape, dtype=torch.float32), torch.empty(k.shape, dtype=torch.float32)
+        self._kernels.rotary(_dense_rows(q), _dense_rows(k), cos.contiguous(), sin.contiguous(), q_out, k_out)
+        return q_out, k_out
+
+    def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        if not self._takes("gated", gate.dtype):
+            return gated.reference(gate, up, activation)
+        out = torch.empty(gate.shape, dtype=torch.float32)
+        self._kernels.gated(_dense_rows(gate), _dense_rows(up), activation, out)
+        return out
+
+    def write_kv(self, k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+        if not self._takes("write_kv", k.dtype) or not self._holds("write_kv", key_cache.dtype):
+            return write_kv.reference(k, v, key_cache, value_cache, slots)
+        self._kernels.write_kv(_dense_rows(k), _dense_rows(v), key_cache, value_cache, slots.contiguous())
+        return None
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        if not self._takes("paged_attention", q.dtype) or not self._holds("paged_attention", key_cache.dtype):
+            return paged_attention.reference(q, key_cache, value_cache, batch, scale, window, softcap)
+        out = torch.empty(q.shape, dtype=torch.float32)
+        self._kernels.paged_attention(
+            _dense_rows(q),
+            key_cache,
+            value_cache,
+            batch.query_starts.contiguous(),
+            batch.context_lens.contiguous(),
+            batch.block_table.contiguous(),
+            scale,
+            window,
+            softcap,
+            out,
+        )
+        return out
+
+    def experts(
+        self, x: Tensor, ids: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
+    ) -> Tensor:
+        if not self._takes("experts", x.dtype):
+            return experts.reference(x, ids, weights, gate, up, down, activation)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        self._kernels.experts(
+            _dense_rows(x),
+            ids.contiguous(),
+            weights.contiguous(),
+            *_parts(gate),
+            *_parts(up),
+            *_parts(down),
+            activation,
+            out,
+        )
+        return out
+
+    def _takes(self, op: str, dtype: torch.dtype) -> bool:
+        if dtype == torch.float32:
+            return True
+        self.fallbacks[f"{op}: {dtype} activations".replace("torch.", "")] += 1
+        return False
+
+    def _holds(self, op: str, dtype: torch.dtype) -> bool:
+        if dtype in (torch.float32, torch.bfloat16):
+            return True
+        self.fallbacks[f"{op}: {dtype} cache".replace("torch.", "")] += 1
+        return False
+
+
+def _parts(weight: Weight) -> tuple[Tensor, str | None]:
+    return (weight.data, weight.type) if isinstance(weight, QuantizedTensor) else (weight, None)
+
+
+def _float32(x: Tensor | None) -> Tensor | None:
+    return x if x is None or x.dtype == torch.float32 else x.float()
+
+
+def _dense_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,0 +1,36 @@
+"""Which provider runs, and what is said when the wished one cannot."""
+
+import sys
+
+import pytest
+
+from trivium.kernels.native import usable_instruction_sets
+from trivium.kernels.ops import OP_NAMES, select_ops
+from trivium.types.errors import ConfigError
+
+
+def test_the_reference_runs_when_asked_for() -> None:
+    providers = select_ops("reference").providers
+    assert {name: provider.name for name, provider in providers.items()} == dict.fromkeys(OP_NAMES, "reference")
+
+
+def test_auto_takes_the_best_instruction_set_that_passed_its_trial() -> None:
+    try:
+        best = usable_instruction_sets()[-1]
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert select_ops("auto", num_threads=1).providers["linear"].name == f"native {best}"
+    assert select_ops("native", num_threads=1).providers["linear"].name == f"native {best}"
+
+
+def test_without_the_extension_auto_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trivium._native", None)
+    provider = select_ops("auto").providers["linear"]
+    assert provider.name == "reference"
+    assert "installed without them" in provider.reason
+
+
+def test_without_the_extension_native_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trivium._native", None)
+    with pytest.raises(ConfigError, match="installed without them"):
+        select_ops("native")
