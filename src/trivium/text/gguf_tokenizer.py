@@ -60,16 +60,7 @@ def read_gguf_tokenizer(source: GGUFFile) -> TokenizerParts:
 def _byte_level_bpe(source: GGUFFile, vocabulary: Vocabulary) -> TokenizerParts:
     pre = _pre_tokenizer(source)
     ids = vocabulary.ids()
-    # A space divides the two; it may also be the first character of the left one.
-    merges = [
-        (line[:cut], line[cut + 1 :])
-        for line in source.get_list("tokenizer.ggml.merges", str)
-        if (cut := line.find(" ", 1)) > 0
-    ]
-    try:
-        backend = Tokenizer(models.BPE(ids, merges, ignore_merges=pre.ignore_merges))
-    except Exception as error:  # the library raises this very class for a merge whose tokens are not in the vocabulary
-        raise ModelFileError(f"{source.path}: the tokenizer's merges do not fit its vocabulary: {error}") from None
+    backend = Tokenizer(models.BPE(ids, _merges(source, ids), ignore_merges=pre.ignore_merges))
     if normalizer := pre.normalizer():
         backend.normalizer = normalizer
     backend.pre_tokenizer = pre.pre_tokenizer()
@@ -144,6 +135,24 @@ def _read_vocabulary(source: GGUFFile) -> Vocabulary:
         if (id := _token_id(source, name, vocabulary)) is not None:
             types[id] = PieceType.CONTROL
     return vocabulary
+
+
+def _merges(source: GGUFFile, ids: dict[str, int]) -> list[tuple[str, str]]:
+    lines = source.get_list("tokenizer.ggml.merges", str)
+    # A space divides the two; it may also be the first character of the left one.
+    merges = [
+        (left, right)
+        for line in lines
+        if (left := line[: (cut := line.find(" ", 1))]) in ids
+        and (right := line[cut + 1 :]) in ids
+        and left + right in ids
+    ]
+    if len(merges) != len(lines):
+        raise ModelFileError(
+            f"{source.path}: {len(lines) - len(merges)} of the tokenizer's {len(lines)} merges are of tokens that are"
+            " not in its vocabulary"
+        )
+    return merges
 
 
 def _pre_tokenizer(source: GGUFFile) -> PreTokenizer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer
 
 from trivium.formats.huggingface import HFDirectory
 from trivium.text import sentencepiece
@@ -25,40 +25,53 @@ class _TokenizerJson(msgspec.Struct):
     decoder: dict[str, Any] | None = None
 
 
+class _AddedToken(msgspec.Struct):
+    """An entry of `added_tokens_decoder` in tokenizer_config.json."""
+
+    content: str
+    special: bool = False
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None  # unless special
+
+    def for_backend(self) -> AddedToken:
+        normalized = not self.special if self.normalized is None else self.normalized
+        return AddedToken(self.content, self.single_word, self.lstrip, self.rstrip, normalized, self.special)
+
+
+class _Loaded(NamedTuple):
+    backend: Tokenizer
+    token_bytes: TokenBytes
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+
+
 def read_huggingface_tokenizer(source: HFDirectory) -> TokenizerParts:
     if (source.path / TOKENIZER_FILE).exists():
-        backend, token_bytes = _from_tokenizer_json(source)
+        loaded = _from_tokenizer_json(source)
     elif (source.path / SENTENCEPIECE_FILE).exists():
-        backend, token_bytes = _from_sentencepiece(source)
+        loaded = _from_sentencepiece(source)
     else:
         raise ModelFileError(f"{source.path}: has neither {TOKENIZER_FILE} nor {SENTENCEPIECE_FILE}")
-    config = source.read_json(TOKENIZER_CONFIG_FILE)
-    _add_tokens(backend, source, config)
-
-    added = backend.get_added_tokens_decoder()
+    backend = loaded.backend
     special = read_special_tokens(source)
-    bos = _bos_id(backend, source, special)
-    eos = backend.token_to_id(special["eos_token"]) if "eos_token" in special else None
-    prefix, suffix = _surroundings(backend)
-    # Where the configuration says so, it overrules the post-processor.
-    if (add_bos := config.get("add_bos_token")) is not None:
-        prefix = (bos,) if add_bos and bos is not None else ()
-    if (add_eos := config.get("add_eos_token")) is not None:
-        suffix = (eos,) if add_eos and eos is not None else ()
+    _add_tokens(backend, source, special)
+    added = backend.get_added_tokens_decoder()
     return TokenizerParts(
         backend=backend,
-        token_bytes=token_bytes,
+        token_bytes=loaded.token_bytes,
         vocab_size=max(backend.get_vocab_size(with_added_tokens=True), 1 + max(added, default=-1)),
         added_ids=frozenset(added),
         special_ids=frozenset(id for id, token in added.items() if token.special),
-        bos_id=bos,
-        eos_ids=_eos_ids(source, eos),
-        prefix_ids=prefix,
-        suffix_ids=suffix,
+        bos_id=_bos_id(backend, source, special),
+        eos_ids=_eos_ids(backend, source, special),
+        prefix_ids=loaded.prefix_ids,
+        suffix_ids=loaded.suffix_ids,
     )
 
 
-def _from_tokenizer_json(source: HFDirectory) -> tuple[Tokenizer, TokenBytes]:
+def _from_tokenizer_json(source: HFDirectory) -> _Loaded:
     path = source.path / TOKENIZER_FILE
     data = path.read_bytes()
     try:
@@ -72,39 +85,49 @@ def _from_tokenizer_json(source: HFDirectory) -> tuple[Tokenizer, TokenBytes]:
         raise ModelFileError(f"{path}: cannot be read as a tokenizer: {error}") from None
     backend.no_truncation()
     backend.no_padding()
-    return backend, token_bytes
+    return _Loaded(backend, token_bytes, *_surroundings(backend))
 
 
-def _from_sentencepiece(source: HFDirectory) -> tuple[Tokenizer, TokenBytes]:
+def _from_sentencepiece(source: HFDirectory) -> _Loaded:
     path = source.path / SENTENCEPIECE_FILE
     model = sentencepiece.read_model(path.read_bytes(), str(path))
-    prefix: sentencepiece.SpacePrefix = "never"
+    config = source.read_json(TOKENIZER_CONFIG_FILE)
+    space: sentencepiece.SpacePrefix = "never"
     if model.add_dummy_prefix:
         # The older behaviour, which is the default, puts a space after each special token too.
-        prefix = "every" if source.read_json(TOKENIZER_CONFIG_FILE).get("legacy", True) else "first"
-    backend = sentencepiece.build_tokenizer(model.vocabulary, prefix, sentencepiece.normalizer_of(model))
+        space = "every" if config.get("legacy", True) else "first"
+    backend = sentencepiece.build_tokenizer(model.vocabulary, space, sentencepiece.normalizer_of(model))
     backend.add_tokens([model.vocabulary.added_token(id) for id in model.vocabulary.added_ids()])
-    bos = read_special_tokens(source).get("bos_token", "<s>")
-    if (bos_id := backend.token_to_id(bos)) is not None:
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=None, special_tokens=[(bos, bos_id)]
-        )
-    return backend, SENTENCEPIECE_BYTES.stripping(1 if model.add_dummy_prefix else 0)
+
+    special = read_special_tokens(source)
+    bos = backend.token_to_id(special.get("bos_token", "<s>")) if config.get("add_bos_token", True) else None
+    eos = backend.token_to_id(special.get("eos_token", "</s>")) if config.get("add_eos_token", False) else None
+    return _Loaded(
+        backend,
+        SENTENCEPIECE_BYTES.stripping(1 if model.add_dummy_prefix else 0),
+        prefix_ids=() if bos is None else (bos,),
+        suffix_ids=() if eos is None else (eos,),
+    )
 
 
-def _add_tokens(backend: Tokenizer, source: HFDirectory, config: dict[str, Any]) -> None:
+def _add_tokens(backend: Tokenizer, source: HFDirectory, special: dict[str, str]) -> None:
     """Tokens that stand in the smaller files alone: those added after training, and the named special ones."""
+    try:
+        wanted = {
+            id: _AddedToken(content)
+            for content, id in msgspec.convert(source.read_json(ADDED_TOKENS_FILE), dict[str, int]).items()
+        }
+        entries = source.read_json(TOKENIZER_CONFIG_FILE).get("added_tokens_decoder", {})
+        wanted |= msgspec.convert(entries, dict[int, _AddedToken], strict=False)
+    except msgspec.ValidationError as error:
+        raise ModelFileError(f"{source.path}: its lists of added tokens cannot be read: {error}") from None
+    for content in special.values():
+        if (id := backend.token_to_id(content)) is not None:
+            wanted.setdefault(id, _AddedToken(content, special=True))
+
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    wanted = {content: (id, AddedToken(content)) for content, id in source.read_json(ADDED_TOKENS_FILE).items()}
-    for id, entry in config.get("added_tokens_decoder", {}).items():
-        flags = {name: entry[name] for name in ("single_word", "lstrip", "rstrip", "normalized") if name in entry}
-        token = AddedToken(entry["content"], special=entry.get("special", False), **flags)
-        wanted[entry["content"]] = (int(id), token)
-    for content in read_special_tokens(source).values():
-        if (named := backend.token_to_id(content)) is not None:
-            wanted.setdefault(content, (named, AddedToken(content, normalized=False, special=True)))
-    missing = sorted((entry for content, entry in wanted.items() if content not in known), key=lambda entry: entry[0])
-    backend.add_tokens([token for _, token in missing])
+    missing = [(id, token) for id, token in sorted(wanted.items()) if token.content not in known]
+    backend.add_tokens([token.for_backend() for _, token in missing])
     for id, token in missing:
         if (given := backend.token_to_id(token.content)) != id:
             raise ModelFileError(f"{source.path}: the added token {token.content!r} has id {id}, but {given} is free")
@@ -117,10 +140,12 @@ def _bos_id(backend: Tokenizer, source: HFDirectory, special: dict[str, str]) ->
     return id if isinstance(id, int) else None
 
 
-def _eos_ids(source: HFDirectory, eos: int | None) -> tuple[int, ...]:
-    ids = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
-    listed = ids if isinstance(ids, list) else [ids]
-    return tuple(dict.fromkeys(id for id in (*listed, eos) if isinstance(id, int)))
+def _eos_ids(backend: Tokenizer, source: HFDirectory, special: dict[str, str]) -> tuple[int, ...]:
+    configured = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
+    ids = configured if isinstance(configured, list) else [configured]
+    if "eos_token" in special:
+        ids = [*ids, backend.token_to_id(special["eos_token"])]
+    return tuple(dict.fromkeys(id for id in ids if isinstance(id, int)))
 
 
 def _surroundings(backend: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
