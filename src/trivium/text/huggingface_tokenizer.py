@@ -36,8 +36,14 @@ class _AddedToken(msgspec.Struct):
     normalized: bool | None = None  # unless special
 
     def for_backend(self) -> AddedToken:
-        normalized = not self.special if self.normalized is None else self.normalized
-        return AddedToken(self.content, self.single_word, self.lstrip, self.rstrip, normalized, self.special)
+        return AddedToken(
+            self.content,
+            single_word=self.single_word,
+            lstrip=self.lstrip,
+            rstrip=self.rstrip,
+            normalized=not self.special if self.normalized is None else self.normalized,
+            special=self.special,
+        )
 
 
 class _Loaded(NamedTuple):
