@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from trivium.cache.pool import BlockPool
 from trivium.cache.prefix_tree import PrefixTree
-from trivium.types.kv import KVSpec
+from trivium.types.kv import KVSpec, blocks_needed
 
 
 class BlockCache:
@@ -13,6 +15,11 @@ class BlockCache:
         self.prefix_caching = prefix_caching
         self.pool = BlockPool(num_blocks)
         self.tree = PrefixTree(spec)
+        self.windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
+        # Sliding groups give back first: without their blocks a shorter prefix may still be of use.
+        self.release_order = sorted(range(len(spec.groups)), key=lambda g: spec.groups[g].window is None)
+        # Most blocks that a sequence holds in each group while it advances token by token, however long it grows.
+        self.most_blocks = [blocks_needed((group,), spec.block_size, sys.maxsize, 1) for group in spec.groups]
 
     def take(self) -> int:
         """A block of the caller's own. There must be one: see `pool.num_available`."""

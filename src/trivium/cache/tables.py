@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.prefix_tree import NO_BLOCK, Node
-from trivium.types.kv import blocks_needed
 from trivium.types.step import BlockCopy, TableUpdate
 
 NEVER = sys.maxsize
@@ -25,12 +24,10 @@ class BlockTables:
         "_cache",
         "_edits",
         "_first_seen",
-        "_most_blocks",
         "_node",
         "_num_published",
         "_num_told",
         "_tail_may_be_shared",
-        "_windows",
         "groups",
         "has_changes",
         "next_full",
@@ -39,12 +36,8 @@ class BlockTables:
     )
 
     def __init__(self, cache: BlockCache) -> None:
-        spec = cache.spec
         self._cache = cache
-        self._block_size = spec.block_size
-        self._windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
-        # Most blocks a group can hold when its sequence advances token by token, however long it grows.
-        self._most_blocks = [blocks_needed((group,), spec.block_size, NEVER, 1) for group in spec.groups]
+        self._block_size = cache.spec.block_size
         self._reset()
 
     def _reset(self) -> None:
@@ -70,7 +63,7 @@ class BlockTables:
         tree, pool = self._cache.tree, self._cache.pool
         path = tree.match(salt, tokens)
         num_tokens = len(path) * self._block_size
-        for g, window in self._windows:
+        for g, window in self._cache.windows:
             self._first_seen[g] = self._first_visible(window, num_tokens)
         for g, table in enumerate(self.groups):
             first = self._first_seen[g]
@@ -86,13 +79,13 @@ class BlockTables:
     def can_fork(self, num_tokens: int) -> bool:
         """Whether all that a query at the last of the first `num_tokens` positions sees is still held."""
         return num_tokens <= len(self.groups[0]) * self._block_size and all(
-            self._first_seen[g] <= self._first_visible(window, num_tokens - 1) for g, window in self._windows
+            self._first_seen[g] <= self._first_visible(window, num_tokens - 1) for g, window in self._cache.windows
         )
 
     def fork(self, source: BlockTables, num_tokens: int) -> None:
         """Begins with the source's blocks of the first `num_tokens` tokens, shared, so as to compute the last anew."""
         pool, length = self._cache.pool, -(-num_tokens // self._block_size)
-        for g, window in self._windows:
+        for g, window in self._cache.windows:
             self._first_seen[g] = self._first_visible(window, num_tokens - 1)
         for g, table in enumerate(self.groups):
             first = self._first_seen[g]
@@ -146,7 +139,7 @@ class BlockTables:
         whole = -(-num_tokens // self._block_size)
         return sum(
             max(0, min(whole, most) - (len(table) - first))
-            for table, first, most in zip(self.groups, self._first_seen, self._most_blocks, strict=True)
+            for table, first, most in zip(self.groups, self._first_seen, self._cache.most_blocks, strict=True)
         )
 
     def publish(self, tokens: Sequence[int], num_computed: int) -> None:
@@ -176,7 +169,7 @@ class BlockTables:
     def slide(self, num_computed: int) -> None:
         """Gives back blocks that no query from position `num_computed` on can see."""
         pool = self._cache.pool
-        for g, window in self._windows:
+        for g, window in self._cache.windows:
             table, first_visible = self.groups[g], self._first_visible(window, num_computed)
             for i in range(self._first_seen[g], first_visible):
                 pool.release(table[i])
@@ -187,15 +180,11 @@ class BlockTables:
     # The end
 
     def release(self) -> None:
-        """Gives everything back, the last block first: of a cached prefix the end is then evicted before the rest.
-
-        Of each block of tokens the sliding groups go first: without them a shorter match may still be valid.
-        """
+        """Gives everything back, the last block first: of a cached prefix the end is then evicted before the rest."""
         pool = self._cache.pool
-        sliding = [self.groups[g] for g, _ in self._windows]
-        full = [table for table in self.groups if not any(table is other for other in sliding)]
+        tables = [self.groups[g] for g in self._cache.release_order]
         for i in range(len(self.groups[0]) - 1, -1, -1):
-            for table in (*sliding, *full):
+            for table in tables:
                 if table[i] != NO_BLOCK:
                     pool.release(table[i])
         if self._node is not None:
@@ -263,5 +252,6 @@ class BlockTables:
     def _set_next_slide(self) -> None:
         """Entry i is out of sight once computed - window + 1 >= (i + 1) * block_size."""
         self.next_slide = min(
-            ((self._first_seen[g] + 1) * self._block_size + window - 1 for g, window in self._windows), default=NEVER
+            ((self._first_seen[g] + 1) * self._block_size + window - 1 for g, window in self._cache.windows),
+            default=NEVER,
         )

@@ -103,9 +103,8 @@ class Family:
         self.request = request
         self.sequences = [Sequence(self, index, cache, max_model_len) for index in range(request.n)]
         self.num_cached_tokens: int | None = None  # found by the first to begin; None: none has begun
-        self.prefilling: Sequence | None = (
-            None  # a running one that has not computed the prompt: the others wait for it
-        )
+        # A running one that had more than a block of the prompt to compute: the others wait, so as to share it.
+        self.prefilling: Sequence | None = None
 
     def fork_source(self) -> Sequence | None:
         """A running sequence that has computed the prompt and still holds what its last token sees."""
