@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from trivium.kernels.native import usable_instruction_sets
+from trivium.kernels.native import native_state, usable_instruction_sets
 from trivium.kernels.ops import OP_NAMES, select_ops
 from trivium.types.errors import ConfigError
 
@@ -28,6 +28,7 @@ def test_without_the_extension_auto_runs_the_reference_and_says_why(monkeypatch:
     provider = select_ops("auto").providers["linear"]
     assert provider.name == "reference"
     assert "installed without them" in provider.reason
+    assert "installed without them" in native_state() and "reference runs" in native_state()
 
 
 def test_without_the_extension_native_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

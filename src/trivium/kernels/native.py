@@ -37,6 +37,14 @@ def usable_instruction_sets() -> list[str]:
     return [name for name, usable, _ in load_extension().instruction_sets() if usable]
 
 
+def native_state() -> str:
+    """What runs on this machine, in words for a person."""
+    try:
+        return f"native kernels run with {usable_instruction_sets()[-1]}"
+    except ConfigError as error:
+        return f"{error}; the torch reference runs"
+
+
 class NativeKernels:
     """One instruction set and one pool of threads."""
 
