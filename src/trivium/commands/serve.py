@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import socket
 import sys
 import time
@@ -36,7 +37,8 @@ async def _serve(options: EngineOptions, settings: ServeSettings, listener: sock
 
     llm = AsyncLLM(**msgspec.structs.asdict(options))
     starting = asyncio.create_task(llm.start())
-    await asyncio.sleep(0)  # the engine's process begins, and loads while the web stack is imported here
+    # The engine's process begins and loads while the web stack is imported here.
+    await asyncio.to_thread(importlib.import_module, "trivium.serve.server")
 
     from trivium.observe.prometheus import Metrics
     from trivium.serve.limits import Limits

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from trivium.config.options import AtLeastOne
+
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address to listen on; 0.0.0.0 opens the server to the network")] = (
@@ -28,6 +30,8 @@ class SamplingSettings(Struct, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(description="draw from so many tokens at most; 0 is all", ge=0)] = 0
     min_p: Annotated[float, Meta(description="drop tokens below this share of the likeliest", ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(description="above 1: what was said becomes less likely", gt=0)] = 1.0
-    max_tokens: Annotated[int | None, Meta(description="longest answer; default: what the context holds", ge=1)] = None
+    max_tokens: Annotated[
+        AtLeastOne | None, Meta(description="longest answer, tokens; default: what the context holds")
+    ] = None
     seed: Annotated[int | None, Meta(description="makes the answer repeatable")] = None
     stop: Annotated[str | None, Meta(description="text at which the answer ends")] = None

@@ -7,6 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trivium.engine.client import EngineState
 from trivium.engine.messages import Stats
 from trivium.observe.events import EngineSample
 from trivium.observe.prometheus import CONTENT_TYPE
@@ -28,7 +29,7 @@ async def health(state: ServerState, request: Request) -> Response:
 
 async def metrics(state: ServerState, request: Request) -> Response:
     """The server's own numbers always; the engine's as of now, or as it last told them while it does not answer."""
-    if state.llm.state == "ready":
+    if state.llm.state is EngineState.READY:
         try:
             async with asyncio.timeout(state.limits.health_seconds):
                 state.emit(_sample(await state.llm.stats(), state.llm.restarts))

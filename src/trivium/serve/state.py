@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from trivium.engine.client import EngineState
 from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
 from trivium.observe.prometheus import Metrics
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
+from trivium.text.template import ChatTemplate
+from trivium.text.tokenizer import Tokenizer
 
 
 @dataclass
@@ -22,6 +25,8 @@ class ServerState:
     metrics: Metrics
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
     created: int = field(default_factory=lambda: int(time.time()))
+    # Templates render one at a time; to wait for another's turn must not hold up the event loop.
+    template_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     in_flight: int = 0  # requests for text
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while none is in flight
@@ -44,17 +49,33 @@ class ServerState:
             code="model_not_found",
         )
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self.llm.tokenizer is None:
+            raise self._loading()
+        return self.llm.tokenizer
+
+    @property
+    def template(self) -> ChatTemplate:
+        if self.llm.template is None:
+            raise self._loading()
+        return self.llm.template
+
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""
-        if self.llm.state == "starting":
-            raise not_now("the model is being loaded", self.limits.retry_after_seconds, "engine_not_ready")
+        if self.llm.state is EngineState.STARTING or self.llm.tokenizer is None:
+            raise self._loading()
+
+    def _loading(self) -> RefusedError:
+        return not_now("the model is being loaded", self.limits.retry_after_seconds, "engine_not_ready")
 
     def check_open(self) -> None:
         """Raise where new requests are not taken: before the engine is ready, and once the server winds down."""
         wait = self.limits.retry_after_seconds
         if self.draining:
             raise not_now("the server is shutting down and takes no new requests", wait, "draining")
-        if self.llm.state != "ready":
+        self.check_loaded()
+        if self.llm.state is not EngineState.READY:
             raise not_now(f"the engine is {self.llm.state}", wait, "engine_not_ready")
 
     @contextmanager

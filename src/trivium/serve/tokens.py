@@ -46,12 +46,11 @@ async def tokenize(state: ServerState, request: Request) -> Response:
         prompt = await chat_prompt(state, body)
     elif text is not None:
         check_length(state, len(text), "prompt")
-        special = body.add_special_tokens is not False
-        prompt = await beside_the_loop(state, len(text), lambda: tokenize_text(state, text, add_special_tokens=special))
+        prompt = await tokenize_text(state, text, add_special_tokens=body.add_special_tokens is not False)
     else:
         raise invalid("one of prompt, content and messages must be given", "prompt")
     ids = list(prompt["prompt_token_ids"])
-    tokenizer = state.llm.tokenizer
+    tokenizer = state.tokenizer
     answer = Tokens(
         tokens=[TokenPiece(token, tokenizer.token_text(token)) for token in ids] if body.with_pieces else ids,
         count=len(ids),
@@ -69,6 +68,6 @@ async def detokenize(state: ServerState, request: Request) -> Response:
         raise invalid(f"token id {max(body.tokens)} is outside the vocabulary of {vocab_size}", "tokens")
     skip = bool(body.skip_special_tokens)
     text = await beside_the_loop(
-        state, len(body.tokens), lambda: state.llm.tokenizer.decode(body.tokens, skip_special_tokens=skip)
+        state, len(body.tokens), lambda: state.tokenizer.decode(body.tokens, skip_special_tokens=skip)
     )
     return Response(msgspec.json.encode(Text(text, text, text)), media_type="application/json")

@@ -48,7 +48,7 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
         created=int(time.time()),
         model=body.model or state.llm.card.name,
         top_logprobs=sampling.logprobs,
-        shapes=TokenShapes(state.llm.tokenizer, sampling.skip_special_tokens),
+        shapes=TokenShapes(state.tokenizer, sampling.skip_special_tokens),
     )
     job = Job(answer.id, await chat_prompt(state, body), sampling, body.priority or 0, body.cache_salt or "")
     if body.stream:

@@ -39,6 +39,10 @@ class TokenShapes:
             return None
         return self._tokenizer.token_bytes(token)
 
+    def spelled(self, token: int) -> bytes:
+        """What the token stands for where it is written out."""
+        return self._tokenizer.token_bytes(token)
+
     def name(self, token: int) -> str:
         """A string for the token, another one for each token: what is not text by itself is shown as its bytes."""
         if self._tokenizer.is_special(token):
@@ -91,20 +95,37 @@ def prompt_logprobs(entries: Sequence[TokenLogprobDict | None], shapes: TokenSha
     ]
 
 
+class TextPosition:
+    """How many characters of a text have come, where tokens may end inside of one."""
+
+    def __init__(self, chars: int = 0) -> None:
+        self.chars = chars
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def advance(self, content: bytes) -> int:
+        """Go past a token; the number of the character in which its first byte is."""
+        if not content:
+            return self.chars
+        first = self._decoder.decode(content[:1])
+        is_pending = bool(self._decoder.getstate()[0])
+        # The first byte may have ended, as U+FFFD, a character that other tokens began.
+        start = self.chars + len(first) - (0 if is_pending else 1)
+        self.chars += len(first) + len(self._decoder.decode(content[1:]))
+        return start
+
+
 class CompletionLogprobsWriter:
     """Writes one choice's lists, at once or piece by piece: it remembers how far into the text it has come."""
 
     def __init__(self, k: int, shapes: TokenShapes) -> None:
         self._k = k
         self._shapes = shapes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._offset = 0  # characters of the returned text before the next token
+        self._position = TextPosition()
 
     def write(self, tokens: Sequence[int], entries: Sequence[TokenLogprobDict | None]) -> CompletionLogprobs:
         written = self._entries(tokens, entries)
         for token in tokens:
-            written.text_offset.append(self._offset)
-            self._offset += len(self._decoder.decode(self._shapes.content(token) or b""))
+            written.text_offset.append(self._position.advance(self._shapes.content(token) or b""))
         return written
 
     def write_prompt(
@@ -116,18 +137,15 @@ class CompletionLogprobsWriter:
         a space that the tokenizer put before the first word is not in the text either.
         """
         written = self._entries(tokens, entries)
-        offset = 0
         for token in tokens:
-            written.text_offset.append(min(offset, len(text)))
-            if self._shapes.is_special(token):
-                name = self._shapes.name(token)
-                offset += len(name) if text.startswith(name, offset) else 0
-                continue
-            piece = self._decoder.decode(self._shapes.content(token) or b"")
-            if offset == 0 and piece.startswith(" ") and not text.startswith(" "):
-                piece = piece[1:]
-            offset += len(piece)
-        self._offset = len(text)
+            content = self._shapes.spelled(token)
+            here = self._position.chars
+            if self._shapes.is_special(token) and not text.startswith(content.decode(), here):
+                content = b""
+            elif here == 0 and content.startswith(b" ") and not text.startswith(" "):
+                content = content[1:]
+            written.text_offset.append(min(self._position.advance(content), len(text)))
+        self._position = TextPosition(len(text))
         return written
 
     def _entries(self, tokens: Sequence[int], entries: Sequence[TokenLogprobDict | None]) -> CompletionLogprobs:

@@ -5,48 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from trivium.llm.prompts import TokensPrompt
 from trivium.serve.errors import invalid
 from trivium.serve.generation import beside_the_loop
 from trivium.serve.openai.prompts import check_length, tokenize
-from trivium.serve.openai.protocol import ChatMessage, ChatRequest, ContentPart, FunctionCall, TokenizeRequest
+from trivium.serve.openai.protocol import ChatMessage, ChatRequest, ContentPart, TokenizeRequest, ToolCall
 from trivium.serve.state import ServerState
 
-RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+RESERVED_KWARGS = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
 async def chat_prompt(state: ServerState, request: ChatRequest | TokenizeRequest) -> TokensPrompt:
-    template = state.llm.template
-    if template is None:
-        raise invalid("this model has no chat template; use /v1/completions", "messages", "no_chat_template")
+    template = state.template
     given = request.messages or []
     if not given:
         raise invalid("messages must have at least one message", "messages")
     if len(given) > state.limits.messages:
         raise invalid(f"messages may have {state.limits.messages} entries at most, but has {len(given)}", "messages")
-    messages = [_template_message(message, place, template.knows_role) for place, message in enumerate(given)]
-    num_chars = sum(len(message["content"]) for message in messages)
+    messages = [_message(message, place) for place, message in enumerate(given)]
+    num_chars = _num_chars(messages)
     check_length(state, num_chars, "messages")
     extra = _template_kwargs(request)
 
-    def render() -> TokensPrompt:
-        text = template.render(
+    if request.continue_final_message and request.add_generation_prompt:
+        raise invalid("continue_final_message and add_generation_prompt exclude each other", "continue_final_message")
+
+    def render() -> str:
+        return template.render(
             messages,
-            add_generation_prompt=_default(request.add_generation_prompt, not request.continue_final_message),
+            add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
             **extra,
         )
-        return tokenize(state, text, add_special_tokens=bool(request.add_special_tokens))
 
-    if request.continue_final_message and request.add_generation_prompt:
-        raise invalid("continue_final_message and add_generation_prompt exclude each other", "continue_final_message")
-    return await beside_the_loop(state, num_chars, render)
-
-
-def _default(value: bool | None, default: bool) -> bool:
-    return default if value is None else value
+    async with state.template_turn:
+        text = await beside_the_loop(state, num_chars, render)
+    return await tokenize(state, text, add_special_tokens=bool(request.add_special_tokens))
 
 
 def _template_kwargs(request: ChatRequest | TokenizeRequest) -> Mapping[str, Any]:
@@ -59,63 +53,47 @@ def _template_kwargs(request: ChatRequest | TokenizeRequest) -> Mapping[str, Any
     return kwargs
 
 
-def _template_message(message: ChatMessage, place: int, knows_role: Any) -> dict[str, Any]:
+def _message(message: ChatMessage, place: int) -> dict[str, Any]:
+    """As the template takes it; the forms that templates differ in are the template's affair."""
     where = f"messages[{place}]"
-    shown: dict[str, Any] = {
-        "role": "system" if message.role == "developer" and not knows_role("developer") else message.role,
-        "content": _text(message.content, where),
-    }
-    calls = [call.function for call in message.tool_calls or ()]
-    if message.function_call is not None:
-        calls.append(message.function_call)
-    if message.content is None and not (message.role == "assistant" and (calls or message.refusal)):
-        raise invalid(f"{where}.content must be given", f"{where}.content")
-    if message.content is None and message.refusal:
-        shown["content"] = message.refusal
-    if message.tool_calls:
+    shown: dict[str, Any] = {"role": message.role, "content": _content(message, where)}
+    calls = message.tool_calls or ([ToolCall(function=message.function_call)] if message.function_call else [])
+    if calls:
         shown["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": _template_call(call.function, f"{where}.tool_calls[{number}].function"),
+                "function": {"name": call.function.name, "arguments": call.function.arguments or {}},
             }
-            for number, call in enumerate(message.tool_calls)
+            for call in calls
         ]
-    elif message.function_call is not None:
-        call = _template_call(message.function_call, f"{where}.function_call")
-        shown["tool_calls"] = [{"type": "function", "function": call}]
-    for name in ("name", "tool_call_id"):
-        if (value := getattr(message, name)) is not None:
-            shown[name] = value
-    if reasoning := message.reasoning or message.reasoning_content:
-        # Templates differ in the name that they read.
-        shown["reasoning"] = shown["reasoning_content"] = reasoning
-    return shown
+    reasoning = message.reasoning or message.reasoning_content
+    others = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    return shown | {name: value for name, value in others.items() if value is not None}
 
 
-def _text(content: str | Sequence[ContentPart] | None, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(_part_text(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+def _content(message: ChatMessage, where: str) -> str | list[dict[str, str]]:
+    content = message.content
+    if isinstance(content, list):
+        return [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+    if content is not None:
+        return content
+    if message.role == "assistant" and (message.tool_calls or message.function_call or message.refusal):
+        return message.refusal or ""
+    raise invalid(f"{where}.content must be given", f"{where}.content")
 
 
-def _part_text(part: ContentPart, where: str) -> str:
-    text = part.refusal if part.type == "refusal" else part.text
+def _part(part: ContentPart, where: str) -> dict[str, str]:
     if part.type not in ("text", "input_text", "output_text", "refusal"):
         raise invalid(f"{where}: parts of type {part.type[:80]!r} are not supported by this model", f"{where}.type")
+    text = part.refusal if part.type == "refusal" else part.text
     if text is None:
         raise invalid(f"{where}: a part of type {part.type!r} must have its text", where)
-    return text
+    return {"type": "text", "text": text}
 
 
-def _template_call(call: FunctionCall, where: str) -> dict[str, Any]:
-    """Arguments come as a JSON string, and templates want the mapping."""
-    arguments: Any = call.arguments if call.arguments is not None else {}
-    if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments) if arguments else {}
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            raise invalid(f"{where}.arguments is not valid JSON", f"{where}.arguments") from None
-    if not isinstance(arguments, dict):
-        raise invalid(f"{where}.arguments must be a JSON object", f"{where}.arguments")
-    return {"name": call.name, "arguments": arguments}
+def _num_chars(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(
+        len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
+        for content in (message["content"] for message in messages)
+    )

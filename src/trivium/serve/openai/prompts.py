@@ -20,9 +20,10 @@ def check_length(state: ServerState, num_chars: int, param: str) -> None:
         )
 
 
-def tokenize(state: ServerState, text: str, *, add_special_tokens: bool) -> TokensPrompt:
-    tokenizer = state.llm.tokenizer
-    return TokensPrompt(prompt=text, prompt_token_ids=tokenizer.encode(text, add_special_tokens=add_special_tokens))
+async def tokenize(state: ServerState, text: str, *, add_special_tokens: bool) -> TokensPrompt:
+    encode = state.tokenizer.encode
+    tokens = await beside_the_loop(state, len(text), lambda: encode(text, add_special_tokens=add_special_tokens))
+    return TokensPrompt(prompt=text, prompt_token_ids=tokens)
 
 
 async def completion_prompts(state: ServerState, request: CompletionRequest) -> list[TokensPrompt]:
@@ -51,12 +52,10 @@ def _split(prompt: str | list[str | int | list[int]] | None) -> list[str | list[
 
 
 async def _prompt(state: ServerState, item: str | list[int], add_special_tokens: bool) -> TokensPrompt:
-    tokenizer = state.llm.tokenizer
+    tokenizer = state.tokenizer
     if isinstance(item, str):
         check_length(state, len(item), "prompt")
-        prompt = await beside_the_loop(
-            state, len(item), lambda: tokenize(state, item, add_special_tokens=add_special_tokens)
-        )
+        prompt = await tokenize(state, item, add_special_tokens=add_special_tokens)
         if prompt["prompt_token_ids"]:
             return prompt
         # Nothing predicts the first token of an empty text but the token that begins every document.

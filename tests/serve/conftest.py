@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from server_process import ServerProcess
+from tiny_model import save_tiny_model
+
+MODEL = "tiny/llama"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def server(tiny_model: Path) -> Iterator[ServerProcess]:
+    """Shared by all tests that leave it as they found it."""
+    process = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32")
+    yield process
+    log = process.log
+    assert process.stop() == 0
+    assert "Traceback" not in log, log
+
+
+@pytest.fixture
+def own_server(tiny_model: Path) -> Iterator[ServerProcess]:
+    """For tests that stop, kill or overload it."""
+    process = ServerProcess(
+        str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--max-num-seqs", "4", "--max-waiting", "2"
+    )
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="session")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with server.openai() as client:
+        yield client

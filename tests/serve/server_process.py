@@ -1,0 +1,120 @@
+"""`trivium serve` as a user runs it: a process of its own, reached over the loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import openai
+
+T = TypeVar("T")
+
+READY = re.compile(r"^ready +(http://\S+)", re.MULTILINE)
+
+
+class ServerProcess:
+    def __init__(self, model: str, *options: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trivium", "serve", model, "--port", "0", "--num-threads", "1", *options],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = wait_for(self._ready_url, 60)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line)
+
+    def _ready_url(self) -> str | None:
+        if self.process.poll() is not None:
+            self._reader.join()
+            raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log}")
+        found = READY.search(self.log)
+        return found[1] if found else None
+
+    @property
+    def log(self) -> str:
+        return "".join(self._lines)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def engine_pid(self) -> int:
+        """The one child of the server."""
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        (pid,) = {int(pid) for path in children for pid in path.read_text().split()}
+        return pid
+
+    def openai(self, **options: object) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60, **options)  # type: ignore[arg-type]
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def get(self, path: str, **options: object) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=60, **options)  # type: ignore[arg-type]
+
+    def post(self, path: str, body: object = None, **options: object) -> httpx.Response:
+        if body is not None:
+            options["json"] = body
+        return httpx.post(self.url + path, timeout=60, **options)  # type: ignore[arg-type]
+
+    def metrics(self) -> dict[str, float]:
+        """Each sample by its name with labels, as it is written."""
+        lines = self.get("/metrics").text.splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    def wait_until_idle(self) -> dict[str, float]:
+        """Until the engine holds nothing of any request."""
+
+        def idle() -> dict[str, float] | None:
+            now = self.metrics()
+            held = (
+                now['trivium_kv_blocks{state="held"}'],
+                now["trivium_running_sequences"],
+                now["trivium_waiting_sequences"],
+            )
+            return now if held == (0, 0, 0) and now["trivium_requests_in_flight"] == 0 else None
+
+        return wait_for(idle, 20)
+
+    def stop(self) -> int:
+        """As a service manager does it; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+            self._reader.join(5)
+
+
+def wait_for(poll: Callable[[], T | None], seconds: float) -> T:
+    """The first answer that is not None."""
+    deadline = time.monotonic() + seconds
+    while (value := poll()) is None:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nothing came within {seconds} s")
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,160 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server_process import wait_for
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def trivium(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trivium", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**ENVIRONMENT, **environment},
+    )
+
+
+def test_help_names_every_command() -> None:
+    result = trivium("--help")
+    assert result.returncode == 0
+    for command in ("serve", "chat", "run", "pull", "list", "show", "rm"):
+        assert f"\n    {command} " in result.stdout
+        assert trivium(command, "--help").returncode == 0
+
+
+def test_help_loads_neither_torch_nor_the_web() -> None:
+    script = "import sys, trivium.cli as c; c.build_parser(); print(sorted({'torch','starlette','zmq','jinja2'} & {*sys.modules}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_version_is_told() -> None:
+    assert trivium("--version").stdout.startswith("trivium ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("no-such-command",),
+        ("serve", "--port", "99999"),
+        ("serve", "--max-model-len", "0"),
+        ("run", "x", "--dtype", "int9"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    result = trivium(*arguments)
+    assert result.returncode == 2
+    assert result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("chat",), ("run", "hello", "--model")])
+def test_a_model_that_is_not_there_is_one_sentence(command: tuple[str, ...], tmp_path: Path) -> None:
+    result = trivium(*command, "no-such-model", TRIVIUM_HOME=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.startswith("trivium: no-such-model: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_damaged_model_is_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in tiny_model.iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    (damaged / "model.safetensors").write_bytes(b"\xff" * 100)
+    for command in (("serve", str(damaged), "--port", "0"), ("run", "hello", "--model", str(damaged))):
+        result = trivium(*command)
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert result.stderr.splitlines()[-1].startswith("trivium: ")
+
+
+def test_run_streams_an_answer_to_standard_output(tiny_model: Path) -> None:
+    flags = ("--model", str(tiny_model), "--temperature", "0", "--max-tokens", "12")
+    result = trivium("run", "Hello", *flags)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.strip()
+    assert trivium("run", "-", *flags, stdin="Hello").stdout == result.stdout
+    assert trivium("run", "Hello", "--raw", *flags).stdout != result.stdout
+    assert trivium("run", "Hello", "--system", "Be brief.", *flags).stdout != result.stdout
+
+
+def test_an_empty_prompt_is_refused(tiny_model: Path) -> None:
+    result = trivium("run", "-", "--model", str(tiny_model))
+    assert (result.returncode, result.stderr) == (1, "trivium: the prompt is empty\n")
+
+
+def test_chat_over_a_pipe_keeps_its_history_until_it_is_reset(tiny_model: Path) -> None:
+    flags = ("chat", str(tiny_model), "--temperature", "0", "--max-tokens", "8")
+
+    def answers(*lines: str) -> list[str]:
+        result = trivium(*flags, stdin="\n".join(lines) + "\n")
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("\n")
+
+    first = "\n".join(answers("Hello"))
+    twice = "\n".join(answers("Hello", "Hello", "/exit", "never asked"))
+    assert twice.startswith(first.rstrip("\n"))
+    assert twice.removeprefix(first) != first
+    forgetful = "\n".join(answers("Hello", "/reset", "Hello"))
+    assert forgetful == first.rstrip("\n") + "\n" + first
+    assert "\n".join(answers("/system Be brief.", "Hello")) != first
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(tiny_model: Path) -> None:
+    parent, child = pty.openpty()
+    flags = ["--temperature", "0", "--repetition-penalty", "1.01"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trivium", "chat", str(tiny_model), *flags],
+        stdin=child, stdout=child, stderr=child, env={**ENVIRONMENT, "TERM": "dumb"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(child)
+    os.set_blocking(parent, False)
+    shown = bytearray()
+
+    def read() -> bytes:
+        with contextlib.suppress(OSError):
+            shown.extend(os.read(parent, 65536))
+        return bytes(shown)
+
+    try:
+        wait_for(lambda: read().endswith(b"> ") or None, 60)
+        os.write(parent, b"Hello\n")
+        asked = len(shown)
+        wait_for(lambda: len(read()) > asked + 40 or None, 30)
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: read().endswith(b"\n> ") or None, 30)
+        os.write(parent, b"/exit\n")
+        assert wait_for(lambda: (read() and process.poll() is not None) or None, 30)
+        assert process.returncode == 0
+        assert b"Traceback" not in shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)
+
+
+def test_the_store_is_seen_and_changed_by_its_commands(tiny_model: Path, tmp_path: Path) -> None:
+    home = {"TRIVIUM_HOME": str(tmp_path)}
+    assert "nothing is stored" in trivium("list", **home).stdout
+    assert trivium("pull", str(tiny_model), "--name", "mine", **home).returncode == 0
+    assert trivium("list", **home).stdout.startswith("mine ")
+    shown = trivium("show", "mine", **home).stdout
+    assert "LlamaForCausalLM" in shown and "16384 tokens" in shown
+    assert trivium("run", "Hello", "--model", "mine", "--max-tokens", "2", **home).returncode == 0
+    assert trivium("rm", "mine", **home).stdout == "mine: removed\n"
+    missing = trivium("show", "mine", **home)
+    assert missing.returncode == 1 and missing.stderr.startswith("trivium: mine: ")
