@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.huggingface import HFDirectory
 from trivium.formats.source import ModelSource
 from trivium.text.special_tokens import TOKENIZER_CONFIG_FILE, read_special_tokens
-from trivium.text.template_sandbox import RaisedByTemplate, TemplateLimitError, TemplateSandbox
+from trivium.text.template_sandbox import MAX_SECONDS, RaisedByTemplate, TemplateLimitError, TemplateSandbox
 from trivium.types.errors import InvalidRequestError, ModelFileError
 
 DEFAULT_TEMPLATE = "default"
@@ -30,7 +31,16 @@ CHATML = """\
 """
 
 # What a rendering can go wrong with when a template meets messages that it was not written for.
-_RENDER_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_RENDER_ERRORS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
@@ -108,9 +118,11 @@ class _Template:
         except (TemplateSyntaxError, RecursionError) as error:
             raise ModelFileError(f"the chat template {name!r} cannot be compiled: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], seconds: float = MAX_SECONDS
+    ) -> str:
         with self._lock:
-            self._sandbox.reset()
+            self._sandbox.reset(seconds)
             try:
                 return self._compiled.render({**self._special_tokens, **variables, "messages": messages})
             except RaisedByTemplate as error:
@@ -134,7 +146,7 @@ class _Template:
         content = message.get("content")
         if isinstance(content, list) and not self._reads_parts:
             message["content"] = _flatten(content, place)
-        elif isinstance(content, str) and self._reads_parts and not self._reads_strings:
+        elif isinstance(content, str) and not self._reads_strings and self._reads_parts:
             message["content"] = [{"type": "text", "text": content}]
         for call in message.get("tool_calls") or ():
             function = call.get("function", call) if isinstance(call, dict) else {}
@@ -177,12 +189,13 @@ class _Template:
 
     def _try(self, messages: list[dict[str, Any]]) -> str:
         try:
-            return self.render(messages, {"tools": None, "add_generation_prompt": False})
+            return self.render(messages, {"tools": None, "add_generation_prompt": False}, _TRIAL_SECONDS)
         except InvalidRequestError:
             return ""
 
 
 _NEEDLE = "needle"
+_TRIAL_SECONDS = 0.2  # for a message or two
 
 
 def _flatten(parts: list[Any], place: int) -> str:
@@ -266,5 +279,13 @@ def _read_huggingface(source: HFDirectory) -> dict[str, str]:
         case str(template):
             return {DEFAULT_TEMPLATE: template}
         case list(entries):
-            return {entry["name"]: entry["template"] for entry in entries}
+            try:
+                return {entry.name: entry.template for entry in msgspec.convert(entries, list[_NamedTemplate])}
+            except msgspec.ValidationError as error:
+                raise ModelFileError(f"{source.path}: the list under chat_template cannot be read: {error}") from None
     return {}
+
+
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str

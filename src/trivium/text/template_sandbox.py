@@ -1,14 +1,15 @@
 """The jinja2 environment that chat templates run in.
 
 A template comes with a model's files, so it is a stranger's program. It reads no files and no Python internals (the
-sandbox), it changes nothing that it is given (the immutable one), and what it may do is counted: turns of loops and
-calls of macros, and the sizes of the texts and lists that it makes.
+sandbox), it changes nothing that it is given (the immutable one), and what it may do is bounded: turns of loops and
+calls of macros are timed, and the sizes of the texts and lists that it makes are added up.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import BuiltinMethodType
@@ -22,9 +23,10 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 2_000_000  # turns of loops and calls of macros in one rendering; some seconds' worth
-MAX_SIZE = 64_000_000  # characters of a text, items of a list
-MAX_MADE = 2_000_000_000  # characters and items in all; templates that grow a text by `+` make it anew each time
+MAX_SECONDS = 2.0  # of the thread's own time in one rendering; long conversations take some milliseconds
+STEPS_PER_LOOK = 256  # turns of loops and calls of macros between two looks at the clock
+MAX_SIZE = 64_000_000  # characters of a text; an item of a list counts as 8
+MAX_MADE = 2_000_000_000  # the same, of all texts and lists; templates that grow a text by `+` make it anew each time
 MAX_INT_BITS = 4096
 MAX_INDENT = 64
 
@@ -44,7 +46,7 @@ class TemplateLimitError(TemplateError):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Used by one thread at a time: it counts what the rendering in progress has done."""
+    """Used by one thread at a time: it knows what the rendering in progress has done."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -57,24 +59,28 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self, seconds: float = MAX_SECONDS) -> None:
         """Before each rendering."""
+        self._seconds = seconds
+        self._end = time.thread_time() + seconds
         self._steps = 0
         self._made = 0
 
     def compile_template(self, source: str) -> Template:
-        return self.from_string(_Counted().visit(self.parse(source)))
+        return self.from_string(_Stepping().visit(self.parse(source)))
 
+    @property
     def step(self) -> None:
+        """Read by compiled templates in each loop and macro: the cheapest way in for them is an attribute."""
         self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise TemplateLimitError(f"it takes more than {MAX_STEPS} steps")
+        if self._steps % STEPS_PER_LOOK == 0 and time.thread_time() > self._end:
+            raise TemplateLimitError(f"it ran for more than {self._seconds:g} seconds")
 
     def make(self, size: int) -> None:
         """Called before a text or list of this size is made."""
         self._made += size
         if size > MAX_SIZE or self._made > MAX_MADE:
-            raise TemplateLimitError(f"it makes a text or list of {size} characters or items")
+            raise TemplateLimitError(f"it makes a text or list of size {size}")
 
     # The library joins with this what a template, a macro or a block puts out.
     def concat(self, parts: Iterable[str]) -> str:
@@ -90,7 +96,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-            self.make(len(left) + len(right))
+            self.make(_size(left) + _size(right))
         elif operator == "*":
             self._check_product(left, right)
         elif operator == "**":
@@ -104,7 +110,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             self._check_int_bits(_bits(left) + _bits(right))
         for sequence, times in ((left, right), (right, left)):
             if hasattr(sequence, "__len__") and isinstance(times, int):
-                self.make(len(sequence) * max(times, 0))
+                self.make(_size(sequence) * max(times, 0))
 
     def _check_int_bits(self, bits: int) -> None:
         if bits > MAX_INT_BITS:
@@ -128,7 +134,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
 
-class _Counted(NodeTransformer):
+class _Stepping(NodeTransformer):
     """Puts a step into each loop and macro, and has `~` make texts the way the `join` filter does."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
@@ -150,8 +156,7 @@ class _Counted(NodeTransformer):
 
     def _put_step(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> None:
         self.generic_visit(node)
-        step = nodes.Call(nodes.EnvironmentAttribute("step"), [], [], None, None)
-        node.body.insert(0, nodes.ExprStmt(step).set_lineno(node.lineno))
+        node.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("step")).set_lineno(node.lineno))
 
 
 class _GenerationBlock(ext.Extension):
@@ -215,6 +220,10 @@ def _format(value: str, *args: Any, **kwargs: Any) -> str:
 def _check_fields(format: str) -> None:
     if _WIDE_FIELD.search(format):
         raise TemplateLimitError("it formats a value into a field of 10000 characters or more")
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str) else 8 * len(value)
 
 
 def _bits(value: Any) -> int:
