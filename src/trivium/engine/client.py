@@ -231,9 +231,7 @@ class _Child:
     async def end(self, timeout: float) -> None:
         """Until it has ended, killed after `timeout` seconds; then nothing is left of it."""
         try:
-            await asyncio.wait_for(asyncio.shield(self.ended), timeout)
-        except TimeoutError:
-            pass
+            await asyncio.wait([self.ended], timeout=timeout)
         finally:
             self._process.kill()
             self._watcher.join()
@@ -384,7 +382,7 @@ class EngineClient:
         deaths: deque[float] = deque()
         while True:
             error = await self._live()
-            if self._state is EngineState.DRAINING or self._card is None:
+            if self._state in (EngineState.DRAINING, EngineState.DEAD) or self._card is None:
                 return self._die(error)
             now = time.monotonic()
             deaths.append(now)
@@ -467,7 +465,8 @@ class EngineClient:
 
     async def _until_serving(self) -> None:
         try:
-            await asyncio.wait_for(self._settled.wait(), self._supervision.start_timeout)
+            async with asyncio.timeout(self._supervision.start_timeout):
+                await self._settled.wait()
         except TimeoutError:
             raise EngineDeadError("the engine is starting and was not ready in time") from None
         if self._state is EngineState.DRAINING:
