@@ -40,6 +40,8 @@ _END_TOKENS = frozenset(
 # In this format a message ends with <|end|>, and the turn goes on until one of these.
 _HARMONY_TURN_ENDS = ("<|return|>", "<|call|>")
 
+_PHI3_KEEPS_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+
 _WORDPIECE_CONTINUATION = "##"
 _WORDPIECE_BYTES = TokenBytes(continuation=_WORDPIECE_CONTINUATION, spaces_stripped=1)
 
@@ -127,7 +129,7 @@ def _wordpiece(source: GGUFFile, vocabulary: Vocabulary) -> TokenizerParts:
 
 def _read_vocabulary(source: GGUFFile) -> Vocabulary:
     pieces = source.get_list("tokenizer.ggml.tokens", str)
-    types = source.get_list("tokenizer.ggml.token_type", int, None) or [int(PieceType.NORMAL)] * len(pieces)
+    types = list(source.get_list("tokenizer.ggml.token_type", int, [])) or [int(PieceType.NORMAL)] * len(pieces)
     if len(types) != len(pieces):
         raise ModelFileError(f"{source.path}: the tokenizer has {len(pieces)} tokens but {len(types)} token types")
     vocabulary = Vocabulary(pieces, types, source.get_list("tokenizer.ggml.scores", float, []))
@@ -183,8 +185,10 @@ def _parts(
     last: int | None,
 ) -> TokenizerParts:
     added = vocabulary.added_ids()
-    swallowing = _swallow_space_after(source, vocabulary)
-    backend.add_tokens([vocabulary.added_token(id, id in swallowing) for id in added])
+    swallowing = _is_phi3(source)
+    backend.add_tokens(
+        [vocabulary.added_token(id, swallowing and vocabulary.pieces[id] not in _PHI3_KEEPS_SPACE) for id in added]
+    )
     return TokenizerParts(
         backend=backend,
         token_bytes=token_bytes,
@@ -198,13 +202,10 @@ def _parts(
     )
 
 
-def _swallow_space_after(source: GGUFFile, vocabulary: Vocabulary) -> frozenset[int]:
-    """Phi-3's special tokens take the white space after them along, which the format has no key for."""
+def _is_phi3(source: GGUFFile) -> bool:
+    """Phi-3's special tokens, but for some, take the white space after them along; the format has no key for it."""
     name = source.get_str("general.name", "").lower()
-    if "phi-3" not in name and "phi3" not in name:
-        return frozenset()
-    keeping = ("<unk>", "<s>", "<|endoftext|>")
-    return frozenset(id for id in vocabulary.added_ids() if vocabulary.pieces[id] not in keeping)
+    return "phi-3" in name or "phi3" in name
 
 
 def _end_ids(source: GGUFFile, vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:

@@ -67,10 +67,10 @@ def _merges(vocabulary: Vocabulary, ids: dict[str, int]) -> list[tuple[str, str]
     pieces = vocabulary.pieces
     ranked = [pieces[i] for i in best_first[yields[best_first]].tolist()]
     return [
-        (piece[:cut], piece[cut:])
+        (left, right)
         for piece in ranked
         for cut in range(1, len(piece))
-        if piece[:cut] in ids and piece[cut:] in ids
+        if (left := piece[:cut]) in ids and (right := piece[cut:]) in ids
     ]
 
 
