@@ -75,11 +75,10 @@ def test_a_damaged_model_is_one_sentence(tiny_model: Path, tmp_path: Path) -> No
     for file in tiny_model.iterdir():
         (damaged / file.name).write_bytes(file.read_bytes())
     (damaged / "model.safetensors").write_bytes(b"\xff" * 100)
-    for command in (("serve", str(damaged), "--port", "0"), ("run", "hello", "--model", str(damaged))):
-        result = trivium(*command)
-        assert result.returncode == 1
-        assert "Traceback" not in result.stderr
-        assert result.stderr.splitlines()[-1].startswith("trivium: ")
+    result = trivium("serve", str(damaged), "--port", "0")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("trivium: ")
 
 
 def test_run_streams_an_answer_to_standard_output(tiny_model: Path) -> None:
@@ -87,9 +86,8 @@ def test_run_streams_an_answer_to_standard_output(tiny_model: Path) -> None:
     result = trivium("run", "Hello", *flags)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
-    assert trivium("run", "-", *flags, stdin="Hello").stdout == result.stdout
-    assert trivium("run", "Hello", "--raw", *flags).stdout != result.stdout
-    assert trivium("run", "Hello", "--system", "Be brief.", *flags).stdout != result.stdout
+    rendered = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert trivium("run", "-", "--raw", *flags, stdin=rendered).stdout == result.stdout
 
 
 def test_an_empty_prompt_is_refused(tiny_model: Path) -> None:
@@ -98,20 +96,14 @@ def test_an_empty_prompt_is_refused(tiny_model: Path) -> None:
 
 
 def test_chat_over_a_pipe_keeps_its_history_until_it_is_reset(tiny_model: Path) -> None:
-    flags = ("chat", str(tiny_model), "--temperature", "0", "--max-tokens", "8")
-
-    def answers(*lines: str) -> list[str]:
-        result = trivium(*flags, stdin="\n".join(lines) + "\n")
-        assert result.returncode == 0, result.stderr
-        return result.stdout.split("\n")
-
-    first = "\n".join(answers("Hello"))
-    twice = "\n".join(answers("Hello", "Hello", "/exit", "never asked"))
-    assert twice.startswith(first.rstrip("\n"))
-    assert twice.removeprefix(first) != first
-    forgetful = "\n".join(answers("Hello", "/reset", "Hello"))
-    assert forgetful == first.rstrip("\n") + "\n" + first
-    assert "\n".join(answers("/system Be brief.", "Hello")) != first
+    flags = ("--temperature", "0", "--max-tokens", "8", "--stop", "\n")  # an answer is one line
+    lines = ["Hello", "Hello", "/reset", "Hello", "/system Be brief.", "Hello", "", "/nonsense", "/exit", "never asked"]
+    result = trivium("chat", str(tiny_model), *flags, stdin="\n".join(lines))
+    assert result.returncode == 0, result.stderr
+    first, second, after_reset, with_system = result.stdout.removesuffix("\n").split("\n")
+    assert first == after_reset
+    assert len({first, second, with_system}) == 3
+    assert result.stderr.count("/reset forgets") == 1
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat(tiny_model: Path) -> None:

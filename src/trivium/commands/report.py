@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trivium.types.card import ModelCard
 
@@ -11,10 +11,19 @@ def start_report(card: ModelCard, url: str, seconds: float) -> Iterator[str]:
     tokens = card.num_blocks * card.block_size
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
     yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {tokens} tokens in all"
-    for line in card.kernels:
-        yield f"kernel    {line}"
+    for provider, ops in _ops_by_provider(card.kernels).items():
+        yield f"kernels   {provider}: {', '.join(ops)}"
     for adjustment in card.adjustments:
         yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
     yield f"ready     {url} after {seconds:.1f} s; try it:"
     yield f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\"
     yield f"""    -d '{{"model": "{card.name}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'"""
+
+
+def _ops_by_provider(kernels: Sequence[str]) -> dict[str, list[str]]:
+    """Each line of a card is `op: provider (reason)`; most ops have the same."""
+    found: dict[str, list[str]] = {}
+    for line in kernels:
+        op, _, provider = line.partition(": ")
+        found.setdefault(provider, []).append(op)
+    return found

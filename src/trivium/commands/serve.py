@@ -16,7 +16,10 @@ from trivium.commands.options import read_options
 from trivium.commands.report import start_report
 from trivium.commands.settings import ServeSettings
 from trivium.config.options import EngineOptions
+from trivium.engine.client import EngineState
+from trivium.llm.async_llm import AsyncLLM
 from trivium.serve.listen import listen, url_of
+from trivium.types.errors import EngineDeadError
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,8 +36,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(options: EngineOptions, settings: ServeSettings, listener: socket.socket, began: float) -> int:
-    from trivium.llm.async_llm import AsyncLLM
-
     llm = AsyncLLM(**msgspec.structs.asdict(options))
     starting = asyncio.create_task(llm.start())
     # The engine's process begins and loads while the web stack is imported here.
@@ -58,7 +59,7 @@ async def _serve(options: EngineOptions, settings: ServeSettings, listener: sock
             await starting
             for line in start_report(llm.card, url_of(listener), time.monotonic() - began):
                 say(line)
-            await stopping
+            await _until_stopped_or_dead(stopping, llm)
             drained = await wind_down.drain()
     finally:
         starting.cancel()
@@ -66,6 +67,14 @@ async def _serve(options: EngineOptions, settings: ServeSettings, listener: sock
         await server.stop(at_once=not drained)
     say("stopped")
     return 0
+
+
+async def _until_stopped_or_dead(stopping: asyncio.Task[None], llm: AsyncLLM) -> None:
+    """An engine that dies is started again; one that keeps dying is given up, and nothing is left to serve."""
+    while not stopping.done():
+        await asyncio.wait((stopping,), timeout=1.0)
+        if llm.state is EngineState.DEAD:
+            raise EngineDeadError("the engine died again and again, and was given up")
 
 
 def say(line: str) -> None:

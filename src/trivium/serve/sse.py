@@ -80,10 +80,11 @@ class EventStreamResponse:
             if not self._started:
                 await self._start(send)
             silence = time.monotonic() - self._last_sent
-            if silence >= self._limits.keep_alive_seconds and not self._sending:
-                await self._send(send, COMMENT)
+            if silence >= self._limits.keep_alive_seconds:
+                if not self._sending:
+                    await self._send(send, COMMENT)
                 silence = 0.0
-            patience = max(self._limits.keep_alive_seconds - silence, 1.0)
+            patience = self._limits.keep_alive_seconds - silence
 
     async def _start(self, send: Send) -> None:
         self._started = True
