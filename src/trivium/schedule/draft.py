@@ -15,7 +15,7 @@ class StepDraft:
         self.budget = budget  # tokens left
         self.work: dict[int, RowWork] = {}  # by row
         self._starts: list[RowStart] = []
-        self._copies: dict[int, Many[BlockCopy]] = {}  # by row
+        self._copies: list[BlockCopy] = []
         self._promised: dict[int, int] = {}  # by row: blocks that rows in mid-prompt will still take
 
     @property
@@ -32,18 +32,17 @@ class StepDraft:
         updates = tables.take_updates() if tables.has_changes else ()
         self.work[row] = RowWork(row, start, count, catches_up, updates)
         self.budget -= count
-        if copies:
-            self._copies[row] = copies
+        self._copies.extend(copies)
         if not catches_up:
             self._promised[row] = tables.num_more_blocks(len(sequence.tokens))
 
     def remove(self, row: int) -> None:
+        """Takes back what the row was to compute. It did not start in this step, hence has no copies: sequences start
+        in order of priority, and displace none of their own."""
         work = self.work.pop(row, None)
         if work is not None:
             self.budget += work.count
-            self._copies.pop(row, None)
             self._promised.pop(row, None)
 
     def finish(self, step_id: int, ends: tuple[int, ...]) -> Step:
-        copies = tuple(copy for copies in self._copies.values() for copy in copies) if self._copies else ()
-        return Step(step_id, ends, tuple(self._starts), copies, tuple(self.work.values()))
+        return Step(step_id, ends, tuple(self._starts), tuple(self._copies), tuple(self.work.values()))

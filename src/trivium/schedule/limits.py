@@ -12,7 +12,7 @@ class SchedulerLimits(Struct, frozen=True):
     max_batch_tokens: int  # positions computed in one step, of all rows together
     max_model_len: int  # tokens of one sequence, prompt and generated
     max_chunk_tokens: int | None = None  # positions of one row in one step; None: only the batch bounds it
-    max_waiting: int | None = None  # sequences in the queue, beyond which requests are refused; None: no bound
+    max_waiting: int | None = None  # sequences that may wait for a row before requests are refused; None: no bound
     prefix_caching: bool = True
 
     def __post_init__(self) -> None:

@@ -76,9 +76,10 @@ class Scheduler:
         if request.id in self._families:
             raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
         max_waiting = self.limits.max_waiting
-        if max_waiting is not None and len(self._waiting) >= max_waiting:
+        num_waiting = len(self._waiting) - len(self._free_rows)  # who will find a row does not count
+        if max_waiting is not None and num_waiting >= max_waiting:
             raise OverloadedError(
-                f"{len(self._waiting)} sequences wait already, and the queue holds {max_waiting}",
+                f"{num_waiting} sequences wait for a row already, and at most {max_waiting} may",
                 retry_after=self._pace.seconds_between_ends,
             )
         family = Family(request, self._cache, self.limits.max_model_len)

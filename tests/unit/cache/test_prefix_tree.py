@@ -102,6 +102,14 @@ def test_the_least_recently_used_prefix_is_evicted_first_and_its_end_before_its_
     assert left == [(8, 12), (4, 12), (0, 12), (0, 8), (0, 4), (0, 0)]
 
 
+def test_a_block_that_one_full_group_has_lost_is_no_hit():
+    cache = BlockCache(spec_of(None, None), 16)
+    computed(cache, TOKENS[:8]).release()
+    cache.tree.drop(cache.pool.evict())
+    assert cache.pool.num_cached == 3
+    assert num_cached(cache, [*TOKENS[:8], 0]) == 4
+
+
 def test_what_was_matched_again_outlives_what_was_not():
     cache = BlockCache(spec_of(), 6)
     old, new = TOKENS[:12], [t + 500 for t in TOKENS[:12]]

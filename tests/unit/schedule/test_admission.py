@@ -52,20 +52,30 @@ def test_an_id_that_is_being_served_is_refused_and_may_come_again_after_its_end(
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back():
-    world = World(max_rows=1, max_waiting=2)
+    world = World(max_rows=1, max_waiting=1)
     for name in "ab":
         world.add(request(name, PROMPT, max_tokens=3))
     with pytest.raises(OverloadedError) as refusal:
         world.add(request("c", PROMPT))
     assert refusal.value.retry_after == 1.0  # nothing is known yet
-    world.step()
-    world.add(request("c", PROMPT, max_tokens=5))
     world.drain()
-    for name in "de":
+    for name in "cd":
         world.add(request(name, PROMPT))
     with pytest.raises(OverloadedError) as refusal:
-        world.add(request("f", PROMPT))
-    assert refusal.value.retry_after == 4.0  # a, b and c ended after 3, 6 and 11 steps of one second
+        world.add(request("e", PROMPT))
+    assert refusal.value.retry_after == 3.0  # a and b ended after 3 and 6 steps of one second
+
+
+def test_a_queue_of_none_still_serves_as_many_as_there_are_rows():
+    world = World(max_rows=2, max_waiting=0)
+    for name in "ab":
+        world.add(request(name, PROMPT))
+    with pytest.raises(OverloadedError, match="0 sequences wait for a row already, and at most 0 may"):
+        world.add(request("c", PROMPT))
+    world.drain()
+    world.add(request("c", PROMPT))
+    world.drain()
+    world.assert_idle()
 
 
 def test_limits_that_cannot_work_are_refused():
@@ -133,7 +143,7 @@ def test_a_chunk_shrinks_to_the_blocks_at_hand_before_anybody_is_preempted():
 
 
 def test_prompts_in_progress_keep_the_blocks_they_will_need():
-    world = World(num_blocks=10, max_batch_tokens=8)
+    world = World(num_blocks=10, max_chunk_tokens=4)
     world.add(request("long", range(32), max_tokens=1, arrival=0.0))
     world.add(request("other", range(50, 66), max_tokens=1, arrival=1.0))
     for _ in range(3):
