@@ -29,6 +29,9 @@ from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
+# What a multimodal configuration says for all its parts.
+SHARED_WITH_TEXT = ("dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id")
+
 HF_PLACES: Places = {
     "embedding.weight": (Place("model.embed_tokens.weight"),),
     "final_norm.weight": (Place("model.norm.weight"),),
@@ -88,7 +91,7 @@ class HFConfig:
         if not self.has("text_config"):
             return self
         nested = self.part("text_config")
-        shared = {key: self.get(key) for key in ("dtype", "torch_dtype", "tie_word_embeddings") if self.has(key)}
+        shared = {key: self.get(key) for key in SHARED_WITH_TEXT if self.has(key)}
         return replace(nested, values={**nested.values, **shared})
 
     def get(self, key: str) -> Any:
