@@ -25,7 +25,10 @@ class SmallModel:
     oracle: LlamaForCausalLM
 
 
-def save_llama(directory: Path, vocab_size: int, eos_token_id: int, seed: int) -> LlamaForCausalLM:
+def save_llama(
+    directory: Path, vocab_size: int, eos_token_id: int, seed: int, initializer_range: float = 0.2
+) -> LlamaForCausalLM:
+    """The default range is so wide that tokens are told apart by far more than rounding."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -35,7 +38,7 @@ def save_llama(directory: Path, vocab_size: int, eos_token_id: int, seed: int) -
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,
-        initializer_range=0.2,  # wide enough that tokens are told apart by far more than rounding
+        initializer_range=initializer_range,
         bos_token_id=BOS,
         eos_token_id=eos_token_id,
         pad_token_id=None,

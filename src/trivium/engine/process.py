@@ -72,4 +72,7 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # taking torch and the model apart object by object would take a second and serve nobody

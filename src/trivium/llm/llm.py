@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from trivium.engine.messages import Stats
 from trivium.llm.async_llm import AsyncLLM
 from trivium.llm.outputs import BeamSearchOutput, RequestOutput
 from trivium.llm.params import BeamSearchParams, SamplingParams
 from trivium.llm.prompts import Prompt, as_prompts
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
-from trivium.types.errors import InvalidRequestError
+from trivium.types.errors import EngineDeadError, InvalidRequestError
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
@@ -120,6 +121,13 @@ class LLM:
     def card(self) -> ModelCard:
         return self._llm.card
 
+    @property
+    def engine_pid(self) -> int | None:
+        return self._llm.engine_pid
+
+    def stats(self) -> Stats:
+        return self._thread.run(self._llm.stats())
+
     def close(self) -> None:
         """End the engine process; harmless the second time."""
         self._finalizer()
@@ -140,6 +148,9 @@ class _LoopThread:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop.is_closed():
+            work.close()
+            raise EngineDeadError("the engine was closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
