@@ -312,7 +312,7 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
     };
     std::vector<Task> tasks;
     for (int64_t row = 0; row < rows; ++row) {
-        const int64_t count = starts[row + 1] - starts[row], position = contexts[row] - count;
+        const int64_t count = int64_t{starts[row + 1]} - starts[row], position = contexts[row] - count;
         require(count >= 0 && position >= 0, "row " + std::to_string(row) + " has fewer keys than queries");
         if (count == 0) continue;
         const int64_t oldest = window && position >= window ? position - window + 1 : 0;

@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <unistd.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,11 +27,15 @@ inline void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : gate_(-closed) {
+ThreadPool::ThreadPool(int num_threads) : gate_(-closed), owner_(getpid()) {
     for (int worker = 1; worker < num_threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
 }
 
 ThreadPool::~ThreadPool() {
+    if (getpid() != owner_) {
+        for (std::thread& helper : helpers_) helper.detach();
+        return;
+    }
     stop_ = true;
     calls_.fetch_add(1);
     calls_.notify_all();

@@ -45,6 +45,7 @@ private:
     alignas(64) std::atomic<int64_t> gate_;      // helpers inside; less `closed` while the gate is closed
     alignas(64) std::atomic<uint32_t> calls_{0};  // counts calls; helpers sleep on it
     std::atomic<bool> stop_{false};
+    const int64_t owner_;  // the process that the helpers live in
     std::vector<std::thread> helpers_;
 };
 

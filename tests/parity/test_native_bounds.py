@@ -91,6 +91,7 @@ BATCH = AttentionBatch(int32([0, 1, 3]), int32([5, 9]), int32([0, 1, -1, 2, 3, 0
         (replace(BATCH, context_lens=int32([-3, 9])), "row 0 has fewer keys than queries"),
         (replace(BATCH, query_starts=int32([0, 1, 4])), "query_starts must run from 0"),
         (replace(BATCH, query_starts=int32([0, 5, 3])), "row 1 has fewer keys than queries|row 0 has fewer"),
+        (replace(BATCH, query_starts=int32([0, -(2**31), 3])), "row 0 has fewer keys than queries"),
         (replace(BATCH, query_starts=int32([0, 1])), "query_starts must have shape"),
         (replace(BATCH, context_lens=torch.tensor([5, 9])), "context_lens must be int32"),
     ],

@@ -146,5 +146,19 @@ def test_more_threads_than_cores_or_work_change_nothing(random: Generator) -> No
     assert torch.equal(crowd.linear(x[:1], weight[:1], None), want[:1, :1])
 
 
+def test_the_child_of_a_fork_computes_alone_and_ends(random: Generator) -> None:
+    ops = native_ops(num_threads=3)
+    x, weight = normal(random, 3, 96), quantized(random, "Q8_0", 200, 96)
+    want = ops.linear(x, weight, None)
+    child = os.fork()
+    if child == 0:
+        right = torch.equal(ops.linear(x, weight, None), want)
+        del ops  # joins no thread: they stayed with the parent
+        os._exit(0 if right else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert torch.equal(ops.linear(x, weight, None), want)
+
+
 def test_the_trial_of_instruction_sets_found_at_least_the_baseline() -> None:
     assert INSTRUCTION_SETS[0] == "baseline"

@@ -1,0 +1,30 @@
+// Stands in for instruction sets whose processor lies: one refuses an instruction, one computes wrong results.
+// Prints what the probe finds, one "name usable reason" a line.
+#include <cstdio>
+
+#include "../src/cpu.h"
+
+namespace trivium {
+
+const Kernels& avx2_kernels() {
+    static Kernels kernels = baseline_kernels();
+    kernels.name = "avx2";
+    kernels.rms_norm = [](const float*, const float*, float, float* out, int64_t dim) {
+        for (int64_t i = 0; i < dim; ++i) out[i] = 7.0f;
+    };
+    return kernels;
+}
+
+const Kernels& avx512_kernels() {
+    static Kernels kernels = baseline_kernels();
+    kernels.name = "avx512";
+    kernels.linear = [](const LinearPart&) { __builtin_trap(); };
+    return kernels;
+}
+
+}  // namespace trivium
+
+int main() {
+    for (const trivium::Probe& probe : trivium::probe_instruction_sets())
+        std::printf("%s %d %s\n", probe.kernels->name, probe.usable, probe.reason.c_str());
+}
