@@ -72,7 +72,9 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 def require_space(directory: Path, nbytes: int, what: str) -> None:
     free = shutil.disk_usage(directory).free
     if free < nbytes:
-        raise ModelFileError(f"{what} needs {nbytes:,} bytes in {directory}, but only {free:,} are free")
+        raise ModelFileError(
+            f"{what} needs {nbytes:,} bytes of disk, but only {free:,} are free where models are stored"
+        )
 
 
 @contextmanager

@@ -137,7 +137,7 @@ def test_no_damage_to_a_file_does_more_than_be_refused(tmp_path: Path) -> None:
     original = rich_gguf_bytes()
     use_everything(write(path, original))
     opened = refused = 0
-    for data in mutations(original, count=6000, seed=1):
+    for data in mutations(original, count=4000, seed=1):
         path.write_bytes(data)
         try:
             use_everything(path)
@@ -146,7 +146,7 @@ def test_no_damage_to_a_file_does_more_than_be_refused(tmp_path: Path) -> None:
             assert "\n" not in str(error)
             refused += 1
     assert opened > 100, "the mutations are so coarse that nothing opens"
-    assert refused > 3000, "the mutations are so mild that nothing is refused"
+    assert refused > 2000, "the mutations are so mild that nothing is refused"
 
 
 @pytest.mark.parametrize(

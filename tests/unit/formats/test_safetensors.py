@@ -166,7 +166,7 @@ def test_no_damage_to_a_file_does_more_than_be_refused(tmp_path: Path) -> None:
     original = rich_safetensors_bytes()
     use_everything(write(path, original))
     opened = refused = 0
-    for data in mutations(original, count=6000, seed=2):
+    for data in mutations(original, count=4000, seed=2):
         path.write_bytes(data)
         try:
             use_everything(path)
@@ -174,7 +174,7 @@ def test_no_damage_to_a_file_does_more_than_be_refused(tmp_path: Path) -> None:
         except TriviumError:
             refused += 1
     assert opened > 100, "the mutations are so coarse that nothing opens"
-    assert refused > 3000, "the mutations are so mild that nothing is refused"
+    assert refused > 2000, "the mutations are so mild that nothing is refused"
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_no_damage_to_a_file_does_more_than_be_refused(tmp_path: Path) -> None:
     [
         b"{" + b",".join(b'"%06d":1' % i for i in range(1 << 18)) + b"}",
         b"{" + b",".join(b'"%06d":1' % i for i in range(1 << 20)) + b"}",
-        b'{"a":{"dtype":"U8","shape":[' + b"999999," * (1 << 20) + b'1],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":"U8","shape":[' + b"999999," * (3 << 20) + b'1],"data_offsets":[0,0]}}',
         b'{"a":' + b"[" * (8 << 20) + b"}",
         b'{"__metadata__":{' + b",".join(b'"%06d":""' % i for i in range(1 << 18)) + b"}}",
     ],
-    ids=["numbers for tensors", "too many tensors", "a million dimensions", "eight million brackets", "metadata"],
+    ids=["numbers for tensors", "too many tensors", "three million dimensions", "eight million brackets", "metadata"],
 )
 def test_a_header_of_a_million_things_is_refused_before_it_costs_memory(header: bytes, tmp_path: Path) -> None:
     path = write(tmp_path / "x.safetensors", safetensors_bytes(header))

@@ -36,6 +36,11 @@ def test_whatever_is_accepted_is_one_component_below_the_root(text: str) -> None
     assert Path("/root", directory).resolve().parent == Path("/root")
 
 
+@pytest.mark.parametrize("other", ["a-b", "a.b", "a_b", "a:b", "ab", "b/a", "a/b:c"])
+def test_a_name_in_an_organisation_shares_no_directory_with_its_look_alikes(other: str) -> None:
+    assert ModelName.parse("a/b").directory != ModelName.parse(other).directory
+
+
 @given(st.lists(st.from_regex(r"[ab]([-._ab]{0,3}[ab])?(/[ab]{1,2})?(:[ab]{1,2})?", fullmatch=True), max_size=20))
 def test_different_names_have_different_directories(texts: list[str]) -> None:
     names = set()

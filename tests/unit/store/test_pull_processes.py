@@ -77,6 +77,6 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(store: ModelStore, tmp_pat
 
 def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelFileError, match=r"big needs 1,000,000,000,000,000,000 bytes in .*, but only [\d,]+ are free"
+        ModelFileError, match=r"big needs 1,000,000,000,000,000,000 bytes of disk, but only [\d,]+ are free"
     ):
         require_space(tmp_path, 10**18, "big")
