@@ -1,4 +1,4 @@
-"""The tensors of a model's files, as torch sees them: views of the mapped files, never copies."""
+"""The tensors of a model's files, as torch sees them: views of the mapped files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from trivium.formats.gguf import GGUFFile
-from trivium.formats.quant_types import QUANT_TYPES
 from trivium.formats.source import ModelSource
 from trivium.kernels.weights import QuantizedTensor, Weight
 from trivium.models.family import Family
 from trivium.models.from_gguf import NOT_WEIGHTS
 from trivium.models.weights import Places
-from trivium.types.errors import UnsupportedModelError
 
 FLOAT_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -56,15 +54,14 @@ class Checkpoint:
         return cls(str(source.path), stored, family.hf_places, weights.read)
 
     def read(self, name: str) -> Weight:
-        """The tensor in the type it is stored in."""
+        """The tensor in the type it is stored in, which is a float type or one of QUANT_TYPES."""
         tensor = self.tensors[name]
         data = _as_torch(self.read_bytes(tensor.name))
         if tensor.type in FLOAT_DTYPES:
-            return data.view(FLOAT_DTYPES[tensor.type]).view(tensor.shape)
-        if tensor.type not in QUANT_TYPES:
-            raise UnsupportedModelError(
-                f"{self.path}: tensor {tensor.name!r} has the dtype {tensor.type}, which is not one we compute with"
-            )
+            dtype = FLOAT_DTYPES[tensor.type]
+            if data.data_ptr() % dtype.itemsize:
+                data = data.clone()  # safetensors promises no alignment
+            return data.view(dtype).view(tensor.shape)
         return QuantizedTensor(tensor.type, data.view(*tensor.shape[:-1], -1), tensor.shape)
 
 
@@ -77,6 +74,6 @@ def _renamed(name: str, family: Family) -> str:
 
 def _as_torch(data: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
-        # Torch cannot mark a tensor read-only; nobody writes to weights, and the kernel would refuse it.
+        # Torch cannot mark a tensor read-only; nobody writes to weights, and the mapping would not let them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(data)

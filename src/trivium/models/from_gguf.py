@@ -21,6 +21,7 @@ from trivium.models.spec import (
     RopeSpec,
     YarnScaling,
     check_num_layers,
+    check_size,
 )
 from trivium.models.weights import Place, Places
 from trivium.types.errors import ModelFileError, UnsupportedModelError
@@ -118,7 +119,7 @@ def gguf_head_dim(file: GGUFFile) -> int:
     values = file.get_int(f"{prefix}.value_length", head_dim)
     if values != head_dim:
         raise UnsupportedModelError(f"{file.path}: keys of {head_dim} elements with values of {values} are not run")
-    return head_dim
+    return check_size("head_dim", head_dim)
 
 
 def gguf_attention(file: GGUFFile, scale: float | None = None) -> AttentionSpec:
@@ -148,7 +149,8 @@ def _vocab_size(file: GGUFFile) -> int:
     """Of the embedding itself: some files' metadata count tokens that it has no rows for, or the reverse."""
     if "token_embd.weight" not in file.tensors:
         raise ModelFileError(f"{file.path}: has no tensor 'token_embd.weight'")
-    return file.tensors["token_embd.weight"].shape[0]
+    shape = file.tensors["token_embd.weight"].shape
+    return shape[0] if shape else 0
 
 
 def _main_type(file: GGUFFile) -> str:
@@ -181,10 +183,14 @@ def _eos_ids(file: GGUFFile) -> tuple[int, ...]:
 def gguf_rope(file: GGUFFile) -> RopeSpec:
     return RopeSpec(
         theta=file.get_float(f"{file.architecture}.rope.freq_base", 10_000.0),
-        dim=file.get_int(f"{file.architecture}.rope.dimension_count", gguf_head_dim(file)),
+        dim=_rope_dim(file),
         scaling=_gguf_scaling(file),
         frequency_factors=_factors(file, ROPE_FACTORS) if ROPE_FACTORS in file.tensors else (),
     )
+
+
+def _rope_dim(file: GGUFFile) -> int:
+    return file.get_int(f"{file.architecture}.rope.dimension_count", gguf_head_dim(file))
 
 
 def _gguf_scaling(file: GGUFFile) -> RopeScaling | None:
@@ -204,7 +210,7 @@ def _gguf_scaling(file: GGUFFile) -> RopeScaling | None:
             return YarnScaling(
                 factor=factor,
                 original_max_position=original,
-                attention_factor=own_factor * (1.0 + 0.1 * math.log(factor)),
+                attention_factor=own_factor * (1.0 + 0.1 * math.log(max(factor, 1.0))),
                 beta_fast=file.get_float(f"{prefix}.yarn_beta_fast", 32.0),
                 beta_slow=file.get_float(f"{prefix}.yarn_beta_slow", 1.0),
             )
@@ -220,8 +226,7 @@ def _gguf_scaling(file: GGUFFile) -> RopeScaling | None:
 
 def _factors(file: GGUFFile, name: str) -> tuple[float, ...]:
     """A divisor for each frequency, from a small float tensor."""
-    data, wanted = file.read(name), file.get_int(f"{file.architecture}.rope.dimension_count", gguf_head_dim(file)) // 2
-    tensor = file.tensors[name]
+    data, tensor, wanted = file.read(name), file.tensors[name], _rope_dim(file) // 2
     if tensor.type != "F32" or tensor.shape != (wanted,):
         raise ModelFileError(
             f"{file.path}: tensor {name!r} is {tensor.type} of shape {list(tensor.shape)}, not F32 of [{wanted}]"

@@ -23,10 +23,12 @@ from trivium.models.spec import (
     RopeSpec,
     YarnScaling,
     check_num_layers,
+    check_size,
 )
 from trivium.models.weights import Place, Places
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
+MAX_REAL = 1e30  # of any real number in a configuration; float32 ends at 3e38
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 # What a multimodal configuration says for all its parts.
@@ -83,7 +85,7 @@ class HFConfig:
         """The object under `key`; empty where there is none."""
         nested = self.values.get(key) or {}
         if not isinstance(nested, dict):
-            raise ModelFileError(f"{key} in {self.name} is {nested!r}, not an object")
+            raise ModelFileError(f"{key} in {self.name} is {_shown(nested)}, not an object")
         return HFConfig(nested, generation=self.generation, name=f"{key} of {self.name}")
 
     def text(self) -> HFConfig:
@@ -102,16 +104,19 @@ class HFConfig:
         return self.get(key) is not None
 
     def integer(self, key: str) -> int:
-        value = self._required(key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ModelFileError(f"{key} in {self.name} is {value!r}, not an integer")
-        return value
+        return self._integer(key, self._required(key))
+
+    def size(self, key: str) -> int:
+        return check_size(key, self.integer(key))
 
     def real(self, key: str) -> float:
         return self._real(key, self._required(key))
 
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None
+
+    def optional_size(self, key: str) -> int | None:
+        return self.size(key) if self.has(key) else None
 
     def optional_real(self, key: str) -> float | None:
         return self.real(key) if self.has(key) else None
@@ -122,21 +127,33 @@ class HFConfig:
     def sequence(self, key: str) -> list[Any]:
         value = self._required(key)
         if not isinstance(value, list):
-            raise ModelFileError(f"{key} in {self.name} is {value!r}, not a list")
+            raise ModelFileError(f"{key} in {self.name} is {_shown(value)}, not a list")
         return value
 
     def reals(self, key: str) -> tuple[float, ...]:
         return tuple(self._real(key, value) for value in self.sequence(key))
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        return tuple(self._integer(key, value) for value in self.sequence(key))
 
     def _required(self, key: str) -> Any:
         if not self.has(key):
             raise ModelFileError(f"{self.name} does not say {key}")
         return self.get(key)
 
+    def _integer(self, key: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ModelFileError(f"{key} in {self.name} is {_shown(value)}, not an integer")
+        return value
+
     def _real(self, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelFileError(f"{key} in {self.name} is {value!r}, not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_REAL:
+            raise ModelFileError(f"{key} in {self.name} is {_shown(value)}, not a number that fits")
         return float(value)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:40]
 
 
 def hf_spec(config: HFConfig, family: str, **facts: Any) -> ModelSpec:
@@ -148,13 +165,13 @@ def hf_spec(config: HFConfig, family: str, **facts: Any) -> ModelSpec:
     common = ModelSpec(
         family=family,
         num_layers=num_layers,
-        hidden_size=config.integer("hidden_size"),
-        num_heads=config.integer("num_attention_heads"),
-        num_kv_heads=config.optional_integer("num_key_value_heads") or config.integer("num_attention_heads"),
+        hidden_size=config.size("hidden_size"),
+        num_heads=config.size("num_attention_heads"),
+        num_kv_heads=config.optional_size("num_key_value_heads") or config.size("num_attention_heads"),
         head_dim=hf_head_dim(config),
-        intermediate_size=config.integer("intermediate_size"),
-        vocab_size=config.integer("vocab_size"),
-        max_position=config.integer("max_position_embeddings"),
+        intermediate_size=config.size("intermediate_size"),
+        vocab_size=config.size("vocab_size"),
+        max_position=config.size("max_position_embeddings"),
         dtype=hf_dtype(config),
         activation=hf_activation(config),
         windows=(None,) * num_layers,
@@ -173,10 +190,10 @@ def hf_num_layers(config: HFConfig) -> int:
 
 
 def hf_head_dim(config: HFConfig) -> int:
-    head_dim = config.optional_integer("head_dim")
+    head_dim = config.optional_size("head_dim")
     if head_dim is not None:
         return head_dim
-    return config.integer("hidden_size") // max(config.integer("num_attention_heads"), 1)
+    return check_size("head_dim", config.size("hidden_size") // config.size("num_attention_heads"))
 
 
 def hf_attention(
@@ -192,16 +209,16 @@ def hf_attention(
 
 
 def hf_dtype(config: HFConfig) -> str:
-    dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if dtype not in BYTES_PER_ELEMENT:
-        raise UnsupportedModelError(f"weights of dtype {dtype} are not among {', '.join(BYTES_PER_ELEMENT)}")
-    return str(dtype)
+        raise UnsupportedModelError(f"weights of dtype {_shown(dtype)} are not among {', '.join(BYTES_PER_ELEMENT)}")
+    return dtype
 
 
 def hf_activation(config: HFConfig) -> Activation:
-    name = config.get("hidden_activation") or config.get("hidden_act")
+    name = str(config.get("hidden_activation") or config.get("hidden_act"))
     if name not in ACTIVATIONS:
-        raise UnsupportedModelError(f"activation {name!r} is not among {', '.join(ACTIVATIONS)}")
+        raise UnsupportedModelError(f"activation {_shown(name)} is not among {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
@@ -210,7 +227,7 @@ def hf_eos_ids(config: HFConfig) -> tuple[int, ...]:
     generation = HFConfig(config.generation, name="generation_config.json")
     source = generation if generation.has("eos_token_id") else config
     if isinstance(source.get("eos_token_id"), list):
-        return tuple(source.sequence("eos_token_id"))
+        return source.integers("eos_token_id")
     id = source.optional_integer("eos_token_id")
     return () if id is None else (id,)
 
@@ -229,7 +246,8 @@ def hf_rope(config: HFConfig) -> RopeSpec:
 
 
 def hf_rope_of(config: HFConfig, parameters: HFConfig, default_theta: float) -> RopeSpec:
-    part = parameters.optional_real("partial_rotary_factor") or config.optional_real("partial_rotary_factor") or 1.0
+    source = parameters if parameters.has("partial_rotary_factor") else config
+    part = source.optional_real("partial_rotary_factor") or 1.0
     return RopeSpec(
         theta=parameters.optional_real("rope_theta") or default_theta,
         dim=int(hf_head_dim(config) * part),
@@ -239,10 +257,10 @@ def hf_rope_of(config: HFConfig, parameters: HFConfig, default_theta: float) -> 
 
 def _hf_scaling(config: HFConfig, parameters: HFConfig) -> RopeScaling | None:
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    max_position = config.integer("max_position_embeddings")
+    max_position = config.size("max_position_embeddings")
     original = (
-        config.optional_integer("original_max_position_embeddings")
-        or parameters.optional_integer("original_max_position_embeddings")
+        config.optional_size("original_max_position_embeddings")
+        or parameters.optional_size("original_max_position_embeddings")
         or max_position
     )
     match kind:
@@ -276,7 +294,7 @@ def _hf_scaling(config: HFConfig, parameters: HFConfig) -> RopeScaling | None:
                 original_max_position=original,
                 attention_factor=_longrope_attention_factor(parameters, max_position, original),
             )
-    raise UnsupportedModelError(f"rope scaling of type {kind!r} is not one we compute")
+    raise UnsupportedModelError(f"rope scaling of type {_shown(kind)} is not one we compute")
 
 
 def _yarn_attention_factor(parameters: HFConfig, factor: float) -> float:
@@ -294,4 +312,4 @@ def _longrope_attention_factor(parameters: HFConfig, max_position: int, original
     if parameters.has("attention_factor"):
         return parameters.real("attention_factor")
     factor = parameters.optional_real("factor") or max_position / original
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trivium.formats.quant_types import QUANT_TYPES
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Ops
 from trivium.kernels.weights import QuantizedTensor, Weight
-from trivium.models.checkpoint import Checkpoint
+from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.decoder import Decoder
 from trivium.models.registry import find_family, read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weights import NORM_SUFFIX, Place, weight_shapes
-from trivium.types.errors import ModelFileError
+from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 __all__ = ["load_model", "random_model", "read_spec"]
 
@@ -146,6 +147,12 @@ def _check_parts(weight: FoundWeight, checkpoint: Checkpoint) -> None:
             raise ModelFileError(
                 f"{checkpoint.path}: tensor {stored.name!r} has the shape {list(stored.shape)},"
                 f" but the configuration asks for {list(weight.stored_shape)}"
+            )
+        is_matrix = len(stored.shape) > 1
+        if stored.type not in FLOAT_DTYPES and not (is_matrix and stored.type in QUANT_TYPES):
+            raise UnsupportedModelError(
+                f"{checkpoint.path}: {'matrix' if is_matrix else 'vector'} {stored.name!r} is of type {stored.type},"
+                " which is not one we compute with"
             )
 
 

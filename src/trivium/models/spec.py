@@ -27,6 +27,12 @@ def check_num_layers(num_layers: int) -> int:
     return num_layers
 
 
+def check_size(name: str, size: int) -> int:
+    """For readers, before they compute with it."""
+    _check(0 < size <= MAX_SIZE, f"{name} {size} is not in 1 … {MAX_SIZE}")
+    return size
+
+
 class LinearScaling(Struct, frozen=True, tag="linear"):
     """All frequencies divided by one factor."""
 
@@ -91,8 +97,15 @@ class RopeSpec(Struct, frozen=True):
         scaling = self.scaling
         if scaling is not None and not isinstance(scaling, LongropeScaling):
             _check(scaling.factor > 0, f"rope scaling factor is {scaling.factor}, and must be above 0")
+        if scaling is not None and not isinstance(scaling, LinearScaling):
+            check_size("original context", scaling.original_max_position)
         if isinstance(scaling, DynamicScaling):
             _check(self.dim > 2, "dynamic rope scaling needs more than one pair of rotary elements")
+        if isinstance(scaling, YarnScaling):
+            _check(min(scaling.beta_fast, scaling.beta_slow) > 0, "yarn's beta_fast and beta_slow must be above 0")
+        if isinstance(scaling, Llama3Scaling):
+            low, high = scaling.low_freq_factor, scaling.high_freq_factor
+            _check(0 < low < high, f"rope factors of low and high frequencies, {low} and {high}, are not in order")
         divisors = [self.frequency_factors] if self.frequency_factors else []
         if isinstance(scaling, LongropeScaling):
             divisors = [scaling.short_factors, scaling.long_factors]
@@ -122,8 +135,8 @@ class MoeSpec(Struct, frozen=True):
     sparse_layers: tuple[int, ...]  # the others are dense
 
     def __post_init__(self) -> None:
-        for size in (self.num_experts, self.intermediate_size):
-            _check(0 < size <= MAX_SIZE, f"expert count or size {size} is not in 1 … {MAX_SIZE}")
+        check_size("number of experts", self.num_experts)
+        check_size("size of an expert", self.intermediate_size)
         _check(0 < self.top_k <= self.num_experts, f"{self.top_k} of {self.num_experts} experts cannot be chosen")
 
 
@@ -156,8 +169,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_num_layers(self.num_layers)
         for name in ("hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size"):
-            _check(0 < getattr(self, name) <= MAX_SIZE, f"{name} {getattr(self, name)} is not in 1 … {MAX_SIZE}")
-        _check(0 < self.max_position <= MAX_SIZE, f"a context of {self.max_position} tokens is not in 1 … {MAX_SIZE}")
+            check_size(name, getattr(self, name))
+        check_size("max_position", self.max_position)
         _check(
             self.num_heads % self.num_kv_heads == 0,
             f"{self.num_heads} attention heads cannot share {self.num_kv_heads} key/value heads evenly",

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType, GGUFWriter
 from gguf_file import write_gguf
 from oracle import SIZES, loaded, prompts, random_weights, saved
 from paged_run import generate
@@ -134,8 +136,33 @@ def test_stored_rotary_frequencies_of_old_checkpoints_are_no_weights(tmp_path: P
 
 def test_weights_of_a_dtype_that_is_not_computed_with_are_refused(tmp_path: Path) -> None:
     change_weights(saved(llama(), tmp_path), model__norm__weight=torch.zeros(48, dtype=torch.float64))
-    with pytest.raises(UnsupportedModelError, match=r"'model.norm.weight' has the dtype F64"):
+    with pytest.raises(UnsupportedModelError, match=r"vector 'model.norm.weight' is of type F64"):
         loaded(tmp_path)
+
+
+def test_a_quantized_vector_is_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
+    for key, value in {
+        "block_count": 1,
+        "context_length": 8,
+        "embedding_length": 32,
+        "feed_forward_length": 32,
+    }.items():
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    row, square = np.zeros(34, np.uint8), np.zeros((32, 34), np.uint8)
+    tensors = {"token_embd": square, "output_norm": row, "blk.0.attn_norm": row, "blk.0.ffn_norm": row}
+    for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        tensors[f"blk.0.{part}"] = square
+    for name, data in tensors.items():
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModelError, match=r"vector 'blk.0.attn_norm.weight' is of type Q8_0"):
+        loaded(tmp_path / "model.gguf")
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_run(tmp_path: Path) -> None:
@@ -164,8 +191,8 @@ def test_another_quantization_in_safetensors_is_refused(tmp_path: Path) -> None:
         ({"hidden_size": "48"}, "hidden_size in config.json is '48', not an integer"),
         ({"num_hidden_layers": 10**12}, "1000000000000 layers are not in 1"),
         ({"num_hidden_layers": 0}, "0 layers are not in 1"),
-        ({"num_attention_heads": 0}, "num_heads 0 is not in 1"),
-        ({"max_position_embeddings": 10**12}, "1000000000000 tokens is not in 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads 0 is not in 1"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings 1000000000000 is not in 1"),
         ({"num_key_value_heads": 3}, "4 attention heads cannot share 3 key/value heads"),
         ({"head_dim": 7}, "7 rotary elements are not pairs"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters of config.json does not say factor"),
@@ -189,7 +216,7 @@ def test_a_wrong_configuration_is_told_in_one_sentence(changes: dict[str, Any], 
     [
         ({"rope_parameters": {"rope_type": "mrope"}}, "rope scaling of type 'mrope'"),
         ({"hidden_act": "relu"}, "activation 'relu' is not among silu"),
-        ({"dtype": "float8_e4m3fn"}, "float8_e4m3fn are not among float32"),
+        ({"dtype": "float8_e4m3fn"}, "'float8_e4m3fn' are not among float32"),
     ],
 )
 def test_what_we_do_not_compute_is_told_in_one_sentence(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:

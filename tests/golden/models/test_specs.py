@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter, RopeScalingType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import Gemma3Config, Qwen2Config
 
 from trivium.formats.source import open_source
 from trivium.models.registry import read_spec
+from trivium.models.rope import Rope
 from trivium.models.spec import LinearScaling, LongropeScaling, ModelSpec, RopeSpec
-from trivium.types.errors import ModelFileError, UnsupportedModelError
+from trivium.types.errors import ModelFileError, TriviumError, UnsupportedModelError
 from trivium.types.kv import KVGroup
 
 LLAMA: dict[str, Any] = {
@@ -181,3 +185,81 @@ def test_a_rope_scaling_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="'blend' is not one we compute"):
         gguf_spec_of(tmp_path, "llama", {"rope.scaling.type": "blend"})
     assert gguf_spec_of(tmp_path, "llama", {"rope.scaling.type": RopeScalingType.NONE.value}).rope.scaling is None
+
+
+CONFIGS: list[dict[str, Any]] = [
+    LLAMA | {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    LLAMA | {"rope_scaling": {"type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+    LLAMA | {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}},
+    LLAMA | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "max_window_layers": 1},
+    LLAMA | {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"full_attention": {"rope_theta": 1e6}}},
+    LLAMA | {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"hidden_size": 64}},
+    LLAMA | {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
+    LLAMA
+    | {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": 32, "mlp_only_layers": [0], "decoder_sparse_step": 1},
+]
+KEYS = sorted({key for config in CONFIGS for key in config} | {"head_dim", "eos_token_id", "query_pre_attn_scalar"})
+NUMBERS = st.integers(-3, 70) | st.integers() | st.floats() | st.just(10**400)
+VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=3) | st.lists(NUMBERS, max_size=9)
+ROPE_KEYS = ["rope_type", "factor", "rope_theta", "short_factor", "beta_fast", "low_freq_factor", "mscale"]
+ROPE_VALUES = VALUES | st.sampled_from(["linear", "dynamic", "yarn", "llama3", "longrope"])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(CONFIGS),
+    st.dictionaries(
+        st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(ROPE_KEYS), ROPE_VALUES), max_size=3
+    ),
+)
+def test_a_damaged_configuration_gives_a_sentence_or_a_spec_and_never_a_traceback(
+    tmp_path: Path, config: dict[str, Any], damage: dict[str, Any]
+) -> None:
+    with contextlib.suppress(TriviumError):
+        spec = spec_of(tmp_path, config | damage)
+        for layer in range(spec.num_layers):
+            Rope(spec.rope_of_layer(layer), max_position=4, device="cpu")
+
+
+GGUF_KEYS = [
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "expert_count",
+    "expert_used_count",
+]
+GGUF_VALUES = (
+    st.integers(0, 70)
+    | st.integers(0, 2**32 - 1)
+    | st.floats(width=32)
+    | st.sampled_from(["linear", "yarn", "longrope", "none", ""])
+    | st.lists(st.integers(0, 5), min_size=1, max_size=3)
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["llama", "qwen3", "gemma3", "qwen3moe"]),
+    st.dictionaries(st.sampled_from(GGUF_KEYS), GGUF_VALUES, max_size=3),
+)
+def test_damaged_metadata_give_a_sentence_or_a_spec_and_never_a_traceback(
+    tmp_path: Path, architecture: str, damage: dict[str, Any]
+) -> None:
+    with contextlib.suppress(TriviumError):
+        spec = gguf_spec_of(tmp_path, architecture, {"attention.sliding_window": 8} | damage)
+        for layer in range(spec.num_layers):
+            Rope(spec.rope_of_layer(layer), max_position=4, device="cpu")

@@ -21,7 +21,7 @@ from trivium.models.from_huggingface import (
     hf_rope_of,
     hf_spec,
 )
-from trivium.models.spec import AttentionSpec, ModelSpec, NormSpec, RopeSpec
+from trivium.models.spec import AttentionSpec, ModelSpec, NormSpec, RopeSpec, check_size
 from trivium.models.weights import Place
 
 PLACES = {
@@ -64,9 +64,9 @@ def from_hf(config: HFConfig) -> ModelSpec:
     return hf_spec(
         config,
         "gemma3",
-        windows=hf_layer_windows(config, config.integer("sliding_window"), is_sliding),
+        windows=hf_layer_windows(config, config.optional_integer("sliding_window"), is_sliding),
         attention=AttentionSpec(
-            scale=config.real("query_pre_attn_scalar") ** -0.5,
+            scale=config.size("query_pre_attn_scalar") ** -0.5,
             qkv_bias=config.flag("attention_bias"),
             output_bias=config.flag("attention_bias"),
             qk_norm=True,
@@ -75,7 +75,7 @@ def from_hf(config: HFConfig) -> ModelSpec:
         norm=NormSpec(eps=config.real("rms_norm_eps"), offset=1.0, sandwich=True),
         rope=full_rope,
         sliding_rope=sliding_rope,
-        embedding_scale=config.integer("hidden_size") ** 0.5,
+        embedding_scale=config.size("hidden_size") ** 0.5,
         final_softcap=config.optional_real("final_logit_softcapping"),
     )
 
@@ -95,13 +95,13 @@ def sliding_layers(num_layers: int, full_every: int) -> list[bool]:
 
 
 def from_gguf(file: GGUFFile) -> ModelSpec:
-    num_layers, hidden = gguf_num_layers(file), file.get_int("gemma3.embedding_length")
+    num_layers, hidden = gguf_num_layers(file), check_size("embedding_length", file.get_int("gemma3.embedding_length"))
     window = file.get_int("gemma3.attention.sliding_window")
     full_rope = gguf_rope(file)
     # The files do not say the scale of the scores; that of the 27B is not of its head size.
     scaled_by = gguf_head_dim(file)
     if num_layers == LAYERS_OF_27B:
-        scaled_by = hidden // gguf_num_heads(file)
+        scaled_by = check_size("width per head", hidden // max(gguf_num_heads(file), 1))
     return gguf_spec(
         file,
         "gemma3",

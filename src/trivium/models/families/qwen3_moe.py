@@ -30,7 +30,7 @@ def from_hf(config: HFConfig) -> ModelSpec:
 
 def sparse_layers(config: HFConfig, num_layers: int) -> tuple[int, ...]:
     """Every `decoder_sparse_step`-th layer, without those that are listed as dense."""
-    step, dense = max(config.integer("decoder_sparse_step"), 1), config.sequence("mlp_only_layers")
+    step, dense = max(config.integer("decoder_sparse_step"), 1), config.integers("mlp_only_layers")
     return tuple(layer for layer in range(num_layers) if (layer + 1) % step == 0 and layer not in dense)
 
 
