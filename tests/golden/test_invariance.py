@@ -1,0 +1,164 @@
+"""The default model: the same request gives the same answer whatever else runs, and however it was computed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from trivium.config.options import EngineOptions
+from trivium.engine.core import EngineCore
+from trivium.schedule.sequence import sequence_seed
+from trivium.store import ModelStore
+from trivium.types.request import Request, Sampling, Stopping
+from trivium.types.step import TokenLogprobs
+
+GREEDY = Sampling(seed=1, temperature=0.0, logprobs=3)
+DRAWN = Sampling(seed=1, temperature=0.9, top_p=0.95, top_k=50, logprobs=3)
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    num_cached: int = 0
+
+
+def engine(**options: object) -> EngineCore:
+    path = str(ModelStore().resolve("smollm2"))
+    return EngineCore(EngineOptions(model=path, kv_cache_bytes=256 << 20, **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def core() -> EngineCore:
+    return engine()
+
+
+def prompt(length: int, seed: int) -> tuple[int, ...]:
+    draw = random.Random(seed)
+    return tuple(draw.randrange(1000, 40000) for _ in range(length))
+
+
+def submit(
+    core: EngineCore,
+    request_id: str,
+    tokens: tuple[int, ...],
+    sampling: Sampling,
+    new: int = 24,
+    n: int = 1,
+    salt: str = "",
+) -> None:
+    stopping = Stopping(max_tokens=new)
+    core.add(Request(request_id, tokens, sampling, stopping, arrival=time.monotonic(), n=n, salt=salt))
+
+
+def run(core: EngineCore) -> dict[tuple[str, int], Answer]:
+    answers: dict[tuple[str, int], Answer] = {}
+    while core.has_work:
+        for delta in core.step():
+            answer = answers.setdefault((delta.request_id, delta.index), Answer())
+            answer.tokens.extend(delta.tokens)
+            answer.logprobs.extend(delta.logprobs)
+            answer.num_cached += delta.num_cached_tokens
+    core.assert_balanced()
+    assert core.stats().held_blocks == 0
+    return answers
+
+
+def alone(core: EngineCore, tokens: tuple[int, ...], sampling: Sampling, salt: str) -> Answer:
+    submit(core, "alone", tokens, sampling, salt=salt)
+    return run(core)["alone", 0]
+
+
+def fresh_salts() -> Iterator[str]:
+    """A tenant of its own for each run, so that nothing is found in the cache that was not meant to be."""
+    count = 0
+    while True:
+        yield f"tenant {count}"
+        count += 1
+
+
+SALTS = fresh_salts()
+
+
+def assert_same(answer: Answer, expected: Answer) -> None:
+    """To the bit, tokens and log probabilities: the native kernels sum each row in one order in any batch."""
+    assert answer.tokens == expected.tokens
+    assert answer.logprobs == expected.logprobs
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("length", [5, 130])
+def test_alone_or_among_31_others(core: EngineCore, sampling: Sampling, length: int) -> None:
+    mine = prompt(length, seed=length)
+    expected = alone(core, mine, sampling, next(SALTS))
+    for i in range(31):
+        submit(core, f"other {i}", prompt(1 + 7 * i % 90, seed=1000 + i), DRAWN, new=8 + i % 17, salt=next(SALTS))
+    submit(core, "mine", mine, sampling, salt=next(SALTS))
+    assert_same(run(core)["mine", 0], expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunked_or_whole(core: EngineCore, chunk: int) -> None:
+    mine = prompt(100, seed=2)
+    expected = alone(core, mine, DRAWN, next(SALTS))
+    assert_same(alone(engine(max_chunk_tokens=chunk), mine, DRAWN, ""), expected)
+
+
+def test_cached_or_not(core: EngineCore) -> None:
+    mine, salt = prompt(100, seed=3), next(SALTS)
+    first = alone(core, mine, DRAWN, salt)
+    second = alone(core, mine, DRAWN, salt)
+    assert (first.num_cached, second.num_cached) == (0, 96)
+    assert_same(second, first)
+
+
+def test_another_tenant_finds_nothing(core: EngineCore) -> None:
+    mine = prompt(100, seed=4)
+    alone(core, mine, GREEDY, next(SALTS))
+    assert alone(core, mine, GREEDY, next(SALTS)).num_cached == 0
+
+
+def test_preempted_or_not(core: EngineCore) -> None:
+    mine, salt = prompt(40, seed=5), next(SALTS)
+    expected = alone(core, mine, DRAWN, next(SALTS))
+    submit(core, "mine", mine, DRAWN, salt=salt)
+    answer = Answer()
+    steps = 0
+    while core.has_work:
+        for delta in core.step():
+            answer.tokens.extend(delta.tokens)
+            answer.logprobs.extend(delta.logprobs)
+        steps += 1
+        if steps in (3, 10, 15):
+            core.preempt("mine")
+    assert_same(answer, expected)
+
+
+def test_each_of_n_is_what_a_request_with_its_seed_would_be(core: EngineCore) -> None:
+    """They fork from one prompt, share its blocks, and still draw as if alone."""
+    mine = prompt(37, seed=6)
+    submit(core, "forked", mine, DRAWN, n=4, salt=next(SALTS))
+    answers = run(core)
+    for index in range(4):
+        sampling = Sampling(
+            seed=sequence_seed(DRAWN.seed, index),
+            temperature=DRAWN.temperature,
+            top_p=DRAWN.top_p,
+            top_k=DRAWN.top_k,
+            logprobs=3,
+        )
+        assert_same(answers["forked", index], alone(core, mine, sampling, next(SALTS)))
+    assert len({tuple(answer.tokens) for answer in answers.values()}) == 4
+
+
+def test_the_reference_kernels_agree_within_rounding(core: EngineCore) -> None:
+    mine = prompt(30, seed=7)
+    native = alone(core, mine, GREEDY, next(SALTS))
+    reference = alone(engine(kernels="reference"), mine, GREEDY, "")
+    assert native.tokens == reference.tokens
+    differences = [abs(a.logprob - b.logprob) for a, b in zip(native.logprobs, reference.logprobs, strict=True)]
+    assert max(differences) < 1e-3
