@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 from echo_client import echo_client, request, tokens_of
 from echo_core import BAD_ADD, BAD_ROW, BAD_STEP, HARD_EXIT, next_token
 
@@ -258,6 +259,23 @@ def test_an_engine_that_stands_still_is_not_healthy() -> None:
             await asyncio.sleep(0.05)
 
     with_client(work, supervision=Supervision(stall_after=1.5))
+
+
+def test_all_of_it_works_on_uvloop_too() -> None:
+    async def main() -> None:
+        client = echo_client()
+        await client.start()
+        running = await client.submit(request("r", max_tokens=400))
+        await running.batch()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await running.rest()
+        answers = await asyncio.gather(*[tokens_of(client, request(f"r{i}")) for i in range(20)])
+        assert answers == [{0: echoed(f"r{i}", 0, 3, 20)} for i in range(20)]
+        await client.drain()
+
+    uvloop.run(main())
 
 
 # The end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -45,6 +46,8 @@ from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import EngineDeadError, InvalidRequestError, OverloadedError, TriviumError
 from trivium.types.request import Cancel, Request
+
+log = logging.getLogger(__name__)
 
 REAL_CORE = "trivium.engine.core:EngineCore"
 
@@ -392,7 +395,7 @@ class EngineClient:
                 return self._die(error)
             self._set_state(EngineState.RESTARTING)
             self._fail_all(error)
-            print(f"trivium: {error}; starting it again", file=sys.stderr)
+            log.warning("%s; starting it again", error)
             self.num_restarts += 1
             if len(deaths) > 1:
                 await asyncio.sleep(self._supervision.first_backoff * 2 ** (len(deaths) - 2))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 import time
-import traceback
 from typing import Protocol
 
 import zmq
@@ -31,6 +30,8 @@ from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import OverloadedError, RequestFailedError, TriviumError
 from trivium.types.request import Cancel, Request
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5  # seconds between stats
 LAST_WORDS_SECONDS = 2.0  # how long a process that ends of itself waits for its last messages to be read
@@ -81,7 +82,7 @@ class EngineLoop:
                 try:
                     deltas = self._core.step()
                 except Exception as error:
-                    traceback.print_exc()
+                    log.exception("the engine failed in a step")
                     say_goodbye(self._socket, Fault(f"the engine failed in a step: {_sentence(error)}"))
                     return EXIT_FAULT
                 self._num_steps += 1
@@ -108,7 +109,7 @@ class EngineLoop:
         match decode_to_engine(frame):
             case None:
                 self._malformed_frames += 1
-                print("trivium: dropped a malformed message to the engine", file=sys.stderr)
+                log.warning("dropped a malformed message to the engine")
             case Request() as request:
                 self._add(request)
             case Cancel(request_id, index):
@@ -128,7 +129,7 @@ class EngineLoop:
         except TriviumError as error:
             self._send(Refused(request.id, report_error(error)))
         except Exception as error:
-            traceback.print_exc()
+            log.exception("the engine could not take a request")
             failure = RequestFailedError(f"the engine could not take the request: {_sentence(error)}")
             self._send(Refused(request.id, report_error(failure)))
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import os
 import signal
 import sys
-import traceback
 
 import msgspec
 import zmq
@@ -18,6 +18,8 @@ import zmq
 from trivium.engine.loop import EXIT_ORPHAN, Core, EngineLoop, say_goodbye
 from trivium.engine.messages import Launch, Ready, StartFailed, encode, report_error
 from trivium.types.errors import EngineDeadError, TriviumError
+
+log = logging.getLogger(__name__)
 
 EXIT_START_FAILED = 78  # EX_CONFIG of sysexits.h
 
@@ -49,7 +51,7 @@ def serve(launch: Launch, socket: zmq.Socket[bytes]) -> int:
         say_goodbye(socket, StartFailed(report_error(error)))
         return EXIT_START_FAILED
     except Exception as error:
-        traceback.print_exc()
+        log.exception("the engine failed while starting")
         failure = EngineDeadError(f"the engine failed while starting: {type(error).__name__}: {error}")
         say_goodbye(socket, StartFailed(report_error(failure)))
         return EXIT_START_FAILED

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from trivium.llm.outputs import (
     CompletionDelta,
@@ -55,6 +56,7 @@ class Collector:
     def take(self, deltas: Iterable[Delta]) -> list[int]:
         """Returns the sequences that a stop string has ended and that the engine has yet to be told of."""
         stopped: list[int] = []
+        token_came = False
         for delta in deltas:
             if delta.finish_reason is FinishReason.ERROR:
                 raise RequestFailedError(delta.error or "the request failed in the engine")
@@ -65,9 +67,10 @@ class Collector:
             if completion.finish_reason is not None:
                 continue
             completion.take(delta)
-            self._stamp(delta)
+            token_came = token_came or bool(delta.tokens)
             if completion.finish_reason is not None and delta.finish_reason is None:
                 stopped.append(delta.index)
+        self._stamp(token_came)
         return stopped
 
     def output(self) -> RequestOutput:
@@ -82,18 +85,19 @@ class Collector:
             prompt_token_ids=self._prompt_token_ids,
             outputs=list(self._last),
             finished=self.finished,
-            metrics=dataclasses.replace(self._metrics),
+            metrics=self._metrics,
             prompt_logprobs=self._prompt_logprobs,
             num_cached_tokens=self._num_cached_tokens,
         )
 
-    def _stamp(self, delta: Delta) -> None:
-        now = time.monotonic()
-        if delta.tokens:
-            self._metrics.first_token_time = self._metrics.first_token_time or now
-            self._metrics.last_token_time = now
-        if self.finished:
-            self._metrics.finished_time = now
+    def _stamp(self, token_came: bool) -> None:
+        metrics, now = self._metrics, time.monotonic()
+        self._metrics = RequestMetrics(
+            arrival_time=metrics.arrival_time,
+            first_token_time=metrics.first_token_time or (now if token_came else None),
+            last_token_time=now if token_came else metrics.last_token_time,
+            finished_time=now if self.finished else None,
+        )
 
 
 class _Completion:
@@ -109,6 +113,7 @@ class _Completion:
         if params.stop_strings:
             self._stops = StopStrings(params.stop_strings, self._shows_stop, params.min_tokens)
         self._text = ""
+        self._undecoded: list[int] = []  # tokens whose text is wanted only when an output is
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobDict] | None = None if params.logprobs is None else []
         self._cumulative_logprob = 0.0
@@ -124,7 +129,7 @@ class _Completion:
         if self._stops is not None:
             tokens = tokens[: self._show_until_stop(shown, self._stops, len(tokens))]
         elif self._detokenizer is not None:
-            self._text += self._detokenizer.feed(shown)
+            self._undecoded += shown
         self._append(tokens, delta.logprobs)
         if self.finish_reason is None and delta.finish_reason is not None:
             self._finish(delta)
@@ -154,12 +159,19 @@ class _Completion:
         if delta.stop_token in self._user_stop_ids:
             self._stop_reason = delta.stop_token
         if self._detokenizer is not None:
+            self._decode()
             rest = self._detokenizer.finish()
             if self._stops is not None:
                 rest = self._stops.feed(rest, len(self._token_ids)) + self._stops.finish()
             self._text += rest
 
+    def _decode(self) -> None:
+        if self._undecoded and self._detokenizer is not None:
+            self._text += self._detokenizer.feed(self._undecoded)
+            self._undecoded.clear()
+
     def output(self) -> CompletionOutput:
+        self._decode()
         num_chars, num_tokens = self._told
         self._told = (len(self._text), len(self._token_ids))
         self.has_news = False
@@ -180,7 +192,7 @@ class _Completion:
 
 
 def _without_news(output: CompletionOutput) -> CompletionOutput:
-    return dataclasses.replace(output, delta=CompletionDelta()) if output.delta else output
+    return replace(output, delta=CompletionDelta()) if output.delta else output
 
 
 def logprob_dict(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> TokenLogprobDict:

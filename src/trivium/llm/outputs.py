@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 TokenLogprobDict = dict[int, "Logprob"]  # the sampled token first, then the likeliest in order
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(Struct, frozen=True):
     logprob: float
     rank: int | None = None  # 1 is the likeliest
     decoded_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionDelta:
+class CompletionDelta(Struct, frozen=True):
     """What is new in a completion since the output before."""
 
     text: str = ""
@@ -26,8 +24,7 @@ class CompletionDelta:
         return bool(self.text or self.token_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOutput:
+class CompletionOutput(Struct, frozen=True):
     """One of the n answers, as it stands now; `delta` is what was added to it since the output before.
 
     Text may lag behind the tokens: bytes that are not yet a character, and what might begin a stop string, are held
@@ -48,8 +45,7 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass(slots=True)
-class RequestMetrics:
+class RequestMetrics(Struct, frozen=True):
     """Seconds of CLOCK_MONOTONIC, as seen by the process that asked."""
 
     arrival_time: float
@@ -58,8 +54,7 @@ class RequestMetrics:
     finished_time: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(Struct, frozen=True):
     """All n completions of a request as they stand now, by index."""
 
     request_id: str
@@ -72,8 +67,7 @@ class RequestOutput:
     num_cached_tokens: int = 0  # prompt tokens whose keys and values were found in the cache
 
 
-@dataclass(slots=True)
-class BeamSearchSequence:
+class BeamSearchSequence(Struct, frozen=True):
     tokens: list[int]  # the prompt, and what was found
     logprobs: list[TokenLogprobDict]
     cum_logprob: float = 0.0
@@ -82,6 +76,5 @@ class BeamSearchSequence:
     stop_reason: int | str | None = None
 
 
-@dataclass(slots=True)
-class BeamSearchOutput:
-    sequences: list[BeamSearchSequence] = field(default_factory=list)  # the best first
+class BeamSearchOutput(Struct, frozen=True):
+    sequences: list[BeamSearchSequence]  # the best first
