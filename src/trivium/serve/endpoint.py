@@ -23,8 +23,9 @@ class GenerationEndpoint:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id: str = scope["state"]["request_id"]
         try:
-            with self._state.request(scope["state"]["request_id"]) as span:
+            with self._state.request(request_id) as span:
                 try:
                     self._state.check_open()
                     response = await self._handler(self._state, Request(scope, receive))
@@ -32,7 +33,7 @@ class GenerationEndpoint:
                 except ClientGoneError:
                     raise
                 except Exception as error:
-                    raise as_api_error(error, self._state.limits.retry_after_seconds) from error
+                    raise as_api_error(error, request_id) from error
                 if isinstance(response, EventStreamResponse):
                     span.failure = response.failure
         except ClientGoneError:

@@ -21,6 +21,8 @@ from trivium.types.errors import (
 
 logger = logging.getLogger("trivium.serve")
 
+RETRY_SECONDS = 1.0  # what a client is told to wait where nothing better is known
+
 TYPE_OF_STATUS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -84,8 +86,8 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
-def not_now(message: str, retry_after: float, code: str) -> RefusedError:
-    return RefusedError(503, message, code=code, headers=retry_headers(retry_after))
+def not_now(message: str, code: str) -> RefusedError:
+    return RefusedError(503, message, code=code, headers=retry_headers(RETRY_SECONDS))
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
@@ -93,7 +95,7 @@ def retry_headers(seconds: float) -> dict[str, str]:
     return {"retry-after": str(max(1, math.ceil(seconds))), "retry-after-ms": str(max(1, math.ceil(seconds * 1000)))}
 
 
-def as_api_error(error: Exception, retry_after: float = 1.0) -> ApiError:
+def as_api_error(error: Exception, request_id: str) -> ApiError:
     """The answer to any failure. Words meant for people pass; anything else is a bug of ours and stays in the log."""
     match error:
         case ApiError():
@@ -103,7 +105,7 @@ def as_api_error(error: Exception, retry_after: float = 1.0) -> ApiError:
         case OverloadedError():
             return RefusedError(429, str(error), code="queue_full", headers=retry_headers(error.retry_after))
         case EngineDeadError():
-            return ApiError(503, str(error), code="engine_dead", headers=retry_headers(retry_after))
+            return ApiError(503, str(error), code="engine_dead", headers=retry_headers(RETRY_SECONDS))
         case RequestFailedError():
             return ApiError(500, str(error), code="request_failed", headers={"x-should-retry": "false"})
         case HTTPException(status_code=404):
@@ -114,7 +116,7 @@ def as_api_error(error: Exception, retry_after: float = 1.0) -> ApiError:
             )
         case HTTPException():
             return ApiError(error.status_code, error.detail, headers=error.headers)
-    logger.error("a request failed in a way that nobody foresaw", exc_info=error)
+    logger.error("request %s failed in a way that nobody foresaw", request_id, exc_info=error)
     return ApiError(
         500,
         "the server failed to answer this request; its log says why, under the request id",
@@ -125,5 +127,5 @@ def as_api_error(error: Exception, retry_after: float = 1.0) -> ApiError:
 
 async def answer_error(request: Request, error: Exception) -> Response:
     """Starlette's exception handler."""
-    api_error = as_api_error(error)
+    api_error = as_api_error(error, request.state.request_id)
     return Response(api_error.encode(), api_error.status, api_error.headers, media_type="application/json")

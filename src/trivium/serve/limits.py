@@ -42,6 +42,4 @@ class Limits(Struct, frozen=True, kw_only=True):
     # A prompt that takes longer to its first token gets its headers and keep-alive comments, so that no proxy cuts it;
     # until then every failure is an HTTP status.
     first_event_seconds: float = 30.0
-    health_seconds: float = 5.0  # within which the engine must answer to count as alive
-    # What a client is told to wait where nothing better is known.
-    retry_after_seconds: float = 1.0
+    stats_seconds: float = 5.0  # for which /metrics waits for the engine's numbers, which come between two steps

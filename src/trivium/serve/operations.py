@@ -20,10 +20,9 @@ async def health(state: ServerState, request: Request) -> Response:
     """200 only while a request sent now would be taken and the engine's loop turns."""
     state.check_open()
     try:
-        async with asyncio.timeout(state.limits.health_seconds):
-            await state.llm.check_health()
-    except (EngineDeadError, TimeoutError):
-        raise not_now("the engine does not answer", state.limits.retry_after_seconds, "engine_not_ready") from None
+        await state.llm.check_health()
+    except EngineDeadError as error:
+        raise not_now(str(error), "engine_not_ready") from None
     return Response(b'{"status":"ok"}', media_type="application/json")
 
 
@@ -31,7 +30,7 @@ async def metrics(state: ServerState, request: Request) -> Response:
     """The server's own numbers always; the engine's as of now, or as it last told them while it does not answer."""
     if state.llm.state is EngineState.READY:
         try:
-            async with asyncio.timeout(state.limits.health_seconds):
+            async with asyncio.timeout(state.limits.stats_seconds):
                 state.emit(_sample(await state.llm.stats(), state.llm.restarts))
         except (EngineDeadError, TimeoutError):
             pass

@@ -43,7 +43,7 @@ class EventStreamResponse:
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        producing = asyncio.create_task(self._produce(send))
+        producing = asyncio.create_task(self._produce(send, scope["state"]["request_id"]))
         watching = asyncio.create_task(client_gone(receive))
         try:
             await self._wait(producing, watching, send)
@@ -53,7 +53,7 @@ class EventStreamResponse:
         finally:
             await cancel_and_wait(producing, watching)
 
-    async def _produce(self, send: Send) -> None:
+    async def _produce(self, send: Send, request_id: str) -> None:
         try:
             async with aclosing(self._events) as events:
                 async for framed in events:
@@ -63,7 +63,7 @@ class EventStreamResponse:
         except Exception as error:
             if not self._started:
                 raise
-            self.failure = as_api_error(error)
+            self.failure = as_api_error(error, request_id)
             await self._send(send, event(self.failure.encode()))
         if not self._started:
             await self._start(send)

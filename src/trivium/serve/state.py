@@ -67,16 +67,15 @@ class ServerState:
             raise self._loading()
 
     def _loading(self) -> RefusedError:
-        return not_now("the model is being loaded", self.limits.retry_after_seconds, "engine_not_ready")
+        return not_now("the model is being loaded", "engine_not_ready")
 
     def check_open(self) -> None:
         """Raise where new requests are not taken: before the engine is ready, and once the server winds down."""
-        wait = self.limits.retry_after_seconds
         if self.draining:
-            raise not_now("the server is shutting down and takes no new requests", wait, "draining")
+            raise not_now("the server is shutting down and takes no new requests", "draining")
         self.check_loaded()
         if self.llm.state is not EngineState.READY:
-            raise not_now(f"the engine is {self.llm.state}", wait, "engine_not_ready")
+            raise not_now(f"the engine is {self.llm.state}", "engine_not_ready")
 
     @contextmanager
     def request(self, request_id: str) -> Iterator[RequestSpan]:
