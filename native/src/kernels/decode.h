@@ -81,92 +81,130 @@ static inline Bytes where_bit(uint16_t bits, uint8_t value) {
     return (Bytes)(((Bytes)repeated & bit) == bit) & value;
 }
 
-// out[i] = scale * q[i], q read as signed.
-static inline void put(float* __restrict out, Bytes q, float scale) {
+// Sixteen signed bytes as float32.
+struct Widened {
+    Vec part[16 / lanes];
+};
+
+static inline Widened widen(Bytes q) {
 #if defined(__AVX512F__)
-    _mm512_storeu_ps(out, _mm512_maskz_cvtepi32_ps(-1, _mm512_maskz_cvtepi8_epi32(-1, (__m128i)q)) * scale);
+    return {(Vec)_mm512_maskz_cvtepi32_ps(-1, _mm512_maskz_cvtepi8_epi32(-1, (__m128i)q))};
 #elif defined(__AVX2__)
     const __m128i low = (__m128i)q, high = _mm_unpackhi_epi64(low, low);
-    _mm256_storeu_ps(out, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)) * scale);
-    _mm256_storeu_ps(out + 8, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)) * scale);
+    return {(Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)), (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high))};
 #else
     int8_t values[16];
     memcpy(values, &q, sizeof values);
-    for (int i = 0; i < 16; ++i) out[i] = scale * values[i];
+    Widened w;
+    for (int i = 0; i < 16; ++i) w.part[i / lanes][i % lanes] = values[i];
+    return w;
 #endif
 }
 
-// out[i] = scale * q[i] + offset. The product is exact, so that it does not matter whether the two are fused.
-static inline void put(float* __restrict out, Bytes q, float scale, float offset) {
-#if defined(__AVX512F__)
-    const Vec values = (Vec)_mm512_maskz_cvtepi32_ps(-1, _mm512_maskz_cvtepi8_epi32(-1, (__m128i)q));
-    store(out, fma(values, splat(scale), splat(offset)));
-#elif defined(__AVX2__)
-    const __m128i low = (__m128i)q, high = _mm_unpackhi_epi64(low, low);
-    store(out, fma((Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)), splat(scale), splat(offset)));
-    store(out + 8, fma((Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)), splat(scale), splat(offset)));
-#else
-    int8_t values[16];
-    memcpy(values, &q, sizeof values);
-    for (int i = 0; i < 16; ++i) out[i] = scale * values[i] + offset;
-#endif
+// A sink takes the values of a block as they come, `lanes` at a time, from the first to the last.
+
+struct Store {
+    float* out;
+    void take(int i, Vec values) { store(out + i, values); }
+};
+
+// scale * q[0 … 15], values i … i + 15 of the block.
+template <typename Sink>
+static inline void put(Sink& sink, int i, Bytes q, float scale) {
+    const Widened w = widen(q);
+    for (int p = 0; p < 16 / lanes; ++p) sink.take(i + p * lanes, w.part[p] * scale);
 }
 
-// The block decoders. Which bits lie where: trivium/kernels/dequantize.py says it in fewer words.
-
-static inline void decode_q8_0(const uint8_t* block, float* out) {
-    const float d = read_half(block);
-    put(out, load_bytes(block + 2), d);
-    put(out + 16, load_bytes(block + 18), d);
+// scale * q + offset. The product is exact, so that it does not matter whether the two are fused.
+template <typename Sink>
+static inline void put(Sink& sink, int i, Bytes q, float scale, float offset) {
+    const Widened w = widen(q);
+    for (int p = 0; p < 16 / lanes; ++p) sink.take(i + p * lanes, fma(w.part[p], splat(scale), splat(offset)));
 }
 
-static inline void decode_q4_0(const uint8_t* block, float* out) {
-    const float d = read_half(block);
-    const Bytes q = load_bytes(block + 2);
-    put(out, field(q, 0, 15) - 8, d);
-    put(out + 16, field(q, 4, 15) - 8, d);
-}
+// The block types. Which bits lie where: trivium/kernels/dequantize.py says it in fewer words.
 
-static inline void decode_q4_1(const uint8_t* block, float* out) {
-    const float d = read_half(block), minimum = read_half(block + 2);
-    const Bytes q = load_bytes(block + 4);
-    put(out, field(q, 0, 15), d, minimum);
-    put(out + 16, field(q, 4, 15), d, minimum);
-}
-
-static inline void decode_q5_0(const uint8_t* block, float* out) {
-    const float d = read_half(block);
-    const Bytes q = load_bytes(block + 6);
-    put(out, (field(q, 0, 15) | where_bit(read_u16(block + 2), 16)) - 16, d);
-    put(out + 16, (field(q, 4, 15) | where_bit(read_u16(block + 4), 16)) - 16, d);
-}
-
-static inline void decode_q5_1(const uint8_t* block, float* out) {
-    const float d = read_half(block), minimum = read_half(block + 2);
-    const Bytes q = load_bytes(block + 8);
-    put(out, field(q, 0, 15) | where_bit(read_u16(block + 4), 16), d, minimum);
-    put(out + 16, field(q, 4, 15) | where_bit(read_u16(block + 6), 16), d, minimum);
-}
-
-static inline void decode_q2_k(const uint8_t* block, float* out) {
-    const float d = read_half(block + 80), dmin = read_half(block + 82);
-    for (int sub = 0; sub < 16; ++sub, out += 16) {
-        const Bytes q = load_bytes(block + 16 + sub / 8 * 32 + sub % 2 * 16);
-        put(out, field(q, sub % 8 / 2 * 2, 3), d * (block[sub] & 15), -dmin * (block[sub] >> 4));
+struct Q8_0 {
+    static constexpr WeightType type = WeightType::q8_0;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block);
+        put(sink, 0, load_bytes(block + 2), d);
+        put(sink, 16, load_bytes(block + 18), d);
     }
-}
+};
 
-static inline void decode_q3_k(const uint8_t* block, float* out) {
-    const uint8_t* packed = block + 96;
-    const float d = read_half(block + 108);
-    for (int sub = 0; sub < 16; ++sub, out += 16) {
-        const int low = sub < 8 ? packed[sub] & 15 : packed[sub - 8] >> 4;
-        const int high = (packed[8 + sub % 4] >> (sub / 4 * 2)) & 3;
-        const Bytes third_bits = field(load_bytes(block + sub % 2 * 16), sub / 2, 1);
-        const Bytes q = field(load_bytes(block + 32 + sub / 8 * 32 + sub % 2 * 16), sub % 8 / 2 * 2, 3);
-        put(out, q + 4 * third_bits - 4, d * ((low | high << 4) - 32));
+struct Q4_0 {
+    static constexpr WeightType type = WeightType::q4_0;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block);
+        const Bytes q = load_bytes(block + 2);
+        put(sink, 0, field(q, 0, 15) - 8, d);
+        put(sink, 16, field(q, 4, 15) - 8, d);
     }
-}
+};
+
+struct Q4_1 {
+    static constexpr WeightType type = WeightType::q4_1;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block), minimum = read_half(block + 2);
+        const Bytes q = load_bytes(block + 4);
+        put(sink, 0, field(q, 0, 15), d, minimum);
+        put(sink, 16, field(q, 4, 15), d, minimum);
+    }
+};
+
+struct Q5_0 {
+    static constexpr WeightType type = WeightType::q5_0;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block);
+        const Bytes q = load_bytes(block + 6);
+        put(sink, 0, (field(q, 0, 15) | where_bit(read_u16(block + 2), 16)) - 16, d);
+        put(sink, 16, (field(q, 4, 15) | where_bit(read_u16(block + 4), 16)) - 16, d);
+    }
+};
+
+struct Q5_1 {
+    static constexpr WeightType type = WeightType::q5_1;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block), minimum = read_half(block + 2);
+        const Bytes q = load_bytes(block + 8);
+        put(sink, 0, field(q, 0, 15) | where_bit(read_u16(block + 4), 16), d, minimum);
+        put(sink, 16, field(q, 4, 15) | where_bit(read_u16(block + 6), 16), d, minimum);
+    }
+};
+
+struct Q2_K {
+    static constexpr WeightType type = WeightType::q2_k;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block + 80), dmin = read_half(block + 82);
+        for (int sub = 0; sub < 16; ++sub) {
+            const Bytes q = load_bytes(block + 16 + sub / 8 * 32 + sub % 2 * 16);
+            put(sink, sub * 16, field(q, sub % 8 / 2 * 2, 3), d * (block[sub] & 15), -dmin * (block[sub] >> 4));
+        }
+    }
+};
+
+struct Q3_K {
+    static constexpr WeightType type = WeightType::q3_k;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const uint8_t* packed = block + 96;
+        const float d = read_half(block + 108);
+        for (int sub = 0; sub < 16; ++sub) {
+            const int low = sub < 8 ? packed[sub] & 15 : packed[sub - 8] >> 4;
+            const int high = (packed[8 + sub % 4] >> (sub / 4 * 2)) & 3;
+            const Bytes third_bits = field(load_bytes(block + sub % 2 * 16), sub / 2, 1);
+            const Bytes q = field(load_bytes(block + 32 + sub / 8 * 32 + sub % 2 * 16), sub % 8 / 2 * 2, 3);
+            put(sink, sub * 16, q + 4 * third_bits - 4, d * ((low | high << 4) - 32));
+        }
+    }
+};
 
 // Six-bit scale and minimum of sub-block `sub` of Q4_K and Q5_K.
 struct ScaleAndMinimum {
@@ -179,62 +217,84 @@ static inline ScaleAndMinimum k_scale(const uint8_t* packed, int sub) {
     return {(packed[sub + 4] & 15) | (packed[sub - 4] >> 6) << 4, (packed[sub + 4] >> 4) | (packed[sub] >> 6) << 4};
 }
 
-static inline void decode_q4_k(const uint8_t* block, float* out) {
-    const float d = read_half(block), dmin = read_half(block + 2);
-    for (int sub = 0; sub < 8; ++sub) {
-        const ScaleAndMinimum k = k_scale(block + 4, sub);
-        for (int part = 0; part < 2; ++part, out += 16) {
-            const Bytes q = load_bytes(block + 16 + sub / 2 * 32 + part * 16);
-            put(out, field(q, sub % 2 * 4, 15), d * k.scale, -dmin * k.minimum);
+struct Q4_K {
+    static constexpr WeightType type = WeightType::q4_k;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block), dmin = read_half(block + 2);
+        for (int sub = 0; sub < 8; ++sub) {
+            const ScaleAndMinimum k = k_scale(block + 4, sub);
+            for (int part = 0; part < 2; ++part) {
+                const Bytes q = load_bytes(block + 16 + sub / 2 * 32 + part * 16);
+                put(sink, sub * 32 + part * 16, field(q, sub % 2 * 4, 15), d * k.scale, -dmin * k.minimum);
+            }
         }
     }
-}
+};
 
-static inline void decode_q5_k(const uint8_t* block, float* out) {
-    const float d = read_half(block), dmin = read_half(block + 2);
-    for (int sub = 0; sub < 8; ++sub) {
-        const ScaleAndMinimum k = k_scale(block + 4, sub);
-        for (int part = 0; part < 2; ++part, out += 16) {
-            const Bytes fifth_bits = field(load_bytes(block + 16 + part * 16), sub, 1);
-            const Bytes q = load_bytes(block + 48 + sub / 2 * 32 + part * 16);
-            put(out, field(q, sub % 2 * 4, 15) | 16 * fifth_bits, d * k.scale, -dmin * k.minimum);
+struct Q5_K {
+    static constexpr WeightType type = WeightType::q5_k;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block), dmin = read_half(block + 2);
+        for (int sub = 0; sub < 8; ++sub) {
+            const ScaleAndMinimum k = k_scale(block + 4, sub);
+            for (int part = 0; part < 2; ++part) {
+                const Bytes fifth_bits = field(load_bytes(block + 16 + part * 16), sub, 1);
+                const Bytes low = field(load_bytes(block + 48 + sub / 2 * 32 + part * 16), sub % 2 * 4, 15);
+                put(sink, sub * 32 + part * 16, low | 16 * fifth_bits, d * k.scale, -dmin * k.minimum);
+            }
         }
     }
-}
+};
 
-static inline void decode_q6_k(const uint8_t* block, float* out) {
-    const float d = read_half(block + 208);
-    const int8_t* scales = reinterpret_cast<const int8_t*>(block + 192);
-    for (int sub = 0; sub < 16; ++sub, out += 16) {
-        const Bytes low = field(load_bytes(block + sub / 8 * 64 + sub % 4 * 16), sub % 8 / 4 * 4, 15);
-        const Bytes high = field(load_bytes(block + 128 + sub / 8 * 32 + sub % 2 * 16), sub % 8 / 2 * 2, 3);
-        put(out, (low | 16 * high) - 32, d * scales[sub]);
+struct Q6_K {
+    static constexpr WeightType type = WeightType::q6_k;
+    template <typename Sink>
+    static void decode(const uint8_t* block, Sink& sink) {
+        const float d = read_half(block + 208);
+        const int8_t* scales = reinterpret_cast<const int8_t*>(block + 192);
+        for (int sub = 0; sub < 16; ++sub) {
+            const Bytes low = field(load_bytes(block + sub / 8 * 64 + sub % 4 * 16), sub % 8 / 4 * 4, 15);
+            const Bytes high = field(load_bytes(block + 128 + sub / 8 * 32 + sub % 2 * 16), sub % 8 / 2 * 2, 3);
+            put(sink, sub * 16, (low | 16 * high) - 32, d * scales[sub]);
+        }
     }
-}
+};
 
-template <void (*decode_block)(const uint8_t*, float*), WeightType type>
-static inline void decode_blocks(const uint8_t* __restrict data, float* __restrict out, int64_t count) {
-    constexpr WeightLayout blocks = layout(type);
-    for (int64_t i = 0; i < count; i += blocks.block_elements, data += blocks.block_bytes) decode_block(data, out + i);
+// Calls `use` with the block type's struct; false for the plain types.
+template <typename Use>
+static inline bool with_block_type(WeightType type, const Use& use) {
+    switch (type) {
+        case WeightType::f32:
+        case WeightType::f16:
+        case WeightType::bf16: return false;
+        case WeightType::q8_0: use(Q8_0{}); break;
+        case WeightType::q4_0: use(Q4_0{}); break;
+        case WeightType::q4_1: use(Q4_1{}); break;
+        case WeightType::q5_0: use(Q5_0{}); break;
+        case WeightType::q5_1: use(Q5_1{}); break;
+        case WeightType::q2_k: use(Q2_K{}); break;
+        case WeightType::q3_k: use(Q3_K{}); break;
+        case WeightType::q4_k: use(Q4_K{}); break;
+        case WeightType::q5_k: use(Q5_K{}); break;
+        case WeightType::q6_k: use(Q6_K{}); break;
+    }
+    return true;
 }
 
 // `count` elements from the start of a block on; whole blocks.
 static void decode(WeightType type, const uint8_t* data, float* out, int64_t count) {
-    switch (type) {
-        case WeightType::f32: return decode_f32(data, out, count);
-        case WeightType::f16: return decode_f16(data, out, count);
-        case WeightType::bf16: return decode_bf16(data, out, count);
-        case WeightType::q8_0: return decode_blocks<decode_q8_0, WeightType::q8_0>(data, out, count);
-        case WeightType::q4_0: return decode_blocks<decode_q4_0, WeightType::q4_0>(data, out, count);
-        case WeightType::q4_1: return decode_blocks<decode_q4_1, WeightType::q4_1>(data, out, count);
-        case WeightType::q5_0: return decode_blocks<decode_q5_0, WeightType::q5_0>(data, out, count);
-        case WeightType::q5_1: return decode_blocks<decode_q5_1, WeightType::q5_1>(data, out, count);
-        case WeightType::q2_k: return decode_blocks<decode_q2_k, WeightType::q2_k>(data, out, count);
-        case WeightType::q3_k: return decode_blocks<decode_q3_k, WeightType::q3_k>(data, out, count);
-        case WeightType::q4_k: return decode_blocks<decode_q4_k, WeightType::q4_k>(data, out, count);
-        case WeightType::q5_k: return decode_blocks<decode_q5_k, WeightType::q5_k>(data, out, count);
-        case WeightType::q6_k: return decode_blocks<decode_q6_k, WeightType::q6_k>(data, out, count);
-    }
+    if (type == WeightType::f32) return decode_f32(data, out, count);
+    if (type == WeightType::f16) return decode_f16(data, out, count);
+    if (type == WeightType::bf16) return decode_bf16(data, out, count);
+    with_block_type(type, [&](auto block_type) {
+        constexpr WeightLayout blocks = layout(block_type.type);
+        for (int64_t i = 0; i < count; i += blocks.block_elements) {
+            Store sink{out + i};
+            block_type.decode(data + i / blocks.block_elements * blocks.block_bytes, sink);
+        }
+    });
 }
 
 }  // namespace trivium::TRIVIUM_ISA

@@ -1,6 +1,6 @@
 // Linear layers: a tile of weight rows is expanded into the L1 cache, a chunk of columns at a time, and multiplied with
-// all rows of x. Each output is one vector of partial sums that runs over the columns in order, one fused
-// multiply-add per `lanes` columns, and then one tree over the lanes: the same for any number of rows.
+// all rows of x; where x has one row, blocks are multiplied as they are expanded, and never stored. Each output is one vector of partial sums that runs over the columns in order, one fused
+// multiply-add per `lanes` columns, and then one tree over the lanes: the same either way, for any number of rows.
 #pragma once
 
 #include "../kernels.h"
@@ -57,31 +57,71 @@ static void accumulate_tile(const LinearPart& part, int64_t column, const float*
         accumulate_rows<1>(part, column, weight + n * weight_stride, weight_stride, count, sums + n);
 }
 
+// Multiplies what it takes with x.
+struct Dot {
+    const float* x;
+    Vec sum;
+    void take(int i, Vec values) { sum = fma(load(x + i), values, sum); }
+};
+
+// sums[n] = x . rows[n], block by block over `count` rows at once, so that their sums do not wait for each other.
+template <typename BlockType, int count>
+static inline void dot_rows(const uint8_t* rows, int64_t row_bytes, const float* x, int64_t columns, Vec* sums) {
+    constexpr WeightLayout blocks = layout(BlockType::type);
+    Dot dots[count];
+    for (int n = 0; n < count; ++n) dots[n] = {x, Vec{}};
+    for (int64_t column = 0; column < columns; column += blocks.block_elements, rows += blocks.block_bytes) {
+        for (int n = 0; n < count; ++n) {
+            dots[n].x = x + column;
+            BlockType::decode(rows + n * row_bytes, dots[n]);
+        }
+    }
+    for (int n = 0; n < count; ++n) sums[n] = dots[n].sum;
+}
+
+// The sums of a tile for a single row of x; false where the weight's type has no blocks.
+static bool dot_tile(const LinearPart& part, const uint8_t* rows, int64_t row_bytes, int64_t num_weights, Vec* sums) {
+    return with_block_type(part.weight.type, [&](auto block_type) {
+        int64_t n = 0;
+        for (; n + weights_together <= num_weights; n += weights_together)
+            dot_rows<decltype(block_type), weights_together>(rows + n * row_bytes, row_bytes, part.x,
+                                                             part.weight.columns, sums + n);
+        for (; n < num_weights; ++n)
+            dot_rows<decltype(block_type), 1>(rows + n * row_bytes, row_bytes, part.x, part.weight.columns, sums + n);
+    });
+}
+
+// The sums of a tile for all rows of x.
+static void multiply_tile(const LinearPart& part, const uint8_t* rows, int64_t row_bytes, int64_t num_weights,
+                          Vec* sums) {
+    const int64_t columns = part.weight.columns;
+    const bool in_place = part.weight.type == WeightType::f32 && columns % lanes == 0;
+    for (int64_t i = 0; i < part.num_x * linear_tile; ++i) sums[i] = Vec{};
+    for (int64_t column = 0; column < columns; column += linear_chunk) {
+        const int64_t count = columns - column < linear_chunk ? columns - column : linear_chunk;
+        const uint8_t* const chunk = rows + bytes_of(part.weight.type, column);
+        if (in_place) {
+            accumulate_tile(part, column, reinterpret_cast<const float*>(chunk), columns, count, num_weights, sums);
+            continue;
+        }
+        for (int64_t n = 0; n < num_weights; ++n) {
+            float* const row = part.scratch + n * linear_row;
+            decode(part.weight.type, chunk + n * row_bytes, row, count);
+            for (int64_t i = count; i < padded(count); ++i) row[i] = 0.0f;
+        }
+        accumulate_tile(part, column, part.scratch, linear_row, padded(count), num_weights, sums);
+    }
+}
+
 static void linear(const LinearPart& part) {
     constexpr int sums_together = lanes < linear_tile ? lanes : linear_tile;
-    const int64_t columns = part.weight.columns, row_bytes = bytes_of(part.weight.type, columns);
-    const bool in_place = part.weight.type == WeightType::f32 && columns % lanes == 0;
-    float* const expanded = part.scratch;
+    const int64_t row_bytes = bytes_of(part.weight.type, part.weight.columns);
     Vec* const sums = reinterpret_cast<Vec*>(part.scratch + linear_tile * linear_row);
-
     for (int64_t first = part.first; first < part.last; first += linear_tile) {
         const int64_t num_weights = part.last - first < linear_tile ? part.last - first : linear_tile;
         const uint8_t* const rows = part.weight.data + first * row_bytes;
-        for (int64_t i = 0; i < part.num_x * linear_tile; ++i) sums[i] = Vec{};
-        for (int64_t column = 0; column < columns; column += linear_chunk) {
-            const int64_t count = columns - column < linear_chunk ? columns - column : linear_chunk;
-            const uint8_t* const chunk = rows + bytes_of(part.weight.type, column);
-            if (in_place) {
-                accumulate_tile(part, column, reinterpret_cast<const float*>(chunk), columns, count, num_weights, sums);
-                continue;
-            }
-            for (int64_t n = 0; n < num_weights; ++n) {
-                float* const row = expanded + n * linear_row;
-                decode(part.weight.type, chunk + n * row_bytes, row, count);
-                for (int64_t i = count; i < padded(count); ++i) row[i] = 0.0f;
-            }
-            accumulate_tile(part, column, expanded, linear_row, padded(count), num_weights, sums);
-        }
+        if (part.num_x != 1 || !dot_tile(part, rows, row_bytes, num_weights, sums))
+            multiply_tile(part, rows, row_bytes, num_weights, sums);
         for (int64_t m = 0; m < part.num_x; ++m) {
             for (int64_t n = 0; n < num_weights; n += sums_together) {
                 const Vec results = lane_sums<sums_together>(sums + m * linear_tile + n);
