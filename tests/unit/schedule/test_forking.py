@@ -1,7 +1,8 @@
 import pytest
 from world import World, kv_spec, request
 
-from trivium.schedule.sequence import sampling_of, sequence_seed
+from trivium.cache.block_cache import BlockCache
+from trivium.schedule.sequence import Family, sampling_of, sequence_seed
 from trivium.types.delta import FinishReason
 
 PROMPT = tuple(range(100, 110))
@@ -157,3 +158,10 @@ def test_the_rows_are_told_those_seeds():
     world.add(asked)
     starts = [start for step in world.drain() for start in step.starts]
     assert [start.sampling.seed for start in starts] == [sequence_seed(7, index) for index in range(3)]
+
+
+def test_a_sequence_that_owes_prompt_logprobs_cannot_take_over_a_computed_prompt():
+    cache = BlockCache(kv_spec(), 8)
+    first, second = Family(request("r", PROMPT, n=2, prompt_logprobs=0), cache, 64).sequences
+    assert (first.may_reuse_prompt, second.may_reuse_prompt) == (False, True)
+    assert (len(first.reusable_tokens), len(second.reusable_tokens)) == (1, len(PROMPT))

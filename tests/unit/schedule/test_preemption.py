@@ -165,3 +165,15 @@ def test_the_smallest_pools_make_everyone_end_whatever_the_groups():
                 world.add(request(f"r{i}", range(9 * i, 9 * i + length), max_tokens=4, n=1 + i % 2))
             world.drain()
             world.assert_idle()
+
+
+def test_nobody_is_displaced_only_for_a_share_of_one_step():
+    world = World(max_batch_tokens=8, max_rows=4)
+    world.add(request("low", PROMPT[:4], max_tokens=30, priority=1))
+    world.step()
+    world.add(request("long", range(60), max_tokens=1, arrival=1.0))
+    world.add(request("next", PROMPT[:4], max_tokens=1, arrival=2.0))
+    for _ in range(5):
+        assert names(world, world.step()) == ["low", "long"]
+    world.drain()
+    assert world.scheduler.stats().preemptions == 0
