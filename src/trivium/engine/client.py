@@ -69,9 +69,14 @@ class Supervision(Struct, frozen=True):
     start_timeout: float = 600.0  # a large model from a slow disk
     max_restarts: int = 5  # within `restart_window`; one more death is for good
     restart_window: float = 60.0
-    first_backoff: float = 0.1  # before the second restart in a row; doubles with each
+    first_backoff: float = 0.1  # before the second restart within the window; doubles with each
+    max_backoff: float = 5.0
     stop_timeout: float = 5.0  # from being told to end to being killed
-    stall_after: float = 60.0  # an engine with work that makes no step for so long is not healthy
+    stall_after: float = 60.0  # an engine whose loop has not turned for so long is not healthy
+
+    def backoff(self, num_restarts: int) -> float:
+        """The wait before one more restart, after so many within the window."""
+        return min(self.first_backoff * 2.0 ** (num_restarts - 1), self.max_backoff)
 
 
 class Health(Struct, frozen=True):
@@ -398,7 +403,7 @@ class EngineClient:
             log.warning("%s; starting it again", error)
             self.num_restarts += 1
             if len(deaths) > 1:
-                await asyncio.sleep(self._supervision.first_backoff * 2 ** (len(deaths) - 2))
+                await asyncio.sleep(self._supervision.backoff(len(deaths) - 1))
 
     async def _live(self) -> TriviumError:
         """One life of the process, from its start to its end; why it ended."""
