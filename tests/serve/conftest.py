@@ -6,9 +6,7 @@ from pathlib import Path
 import openai
 import pytest
 from server_process import ServerProcess
-from tiny_model import save_tiny_model
-
-MODEL = "tiny/llama"
+from tiny_model import MODEL, save_tiny_model
 
 
 @pytest.fixture(scope="session")

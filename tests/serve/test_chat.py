@@ -7,9 +7,8 @@ import json
 
 import openai
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess
-from tiny_model import CONTEXT
+from tiny_model import CONTEXT, MODEL
 
 USER = [{"role": "user", "content": "Hello"}]
 ASK = {"model": MODEL, "messages": USER, "max_tokens": 8, "temperature": 0}

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import openai
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess
+from tiny_model import MODEL
 from wire import chunks
 
 PATH = "/v1/chat/completions"

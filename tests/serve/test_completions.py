@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import openai
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess
-from tiny_model import CONTEXT
+from tiny_model import CONTEXT, MODEL
 from wire import chunks
 
 PATH = "/v1/completions"

@@ -6,9 +6,8 @@ import re
 
 import openai
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess
-from tiny_model import CONTEXT
+from tiny_model import CONTEXT, MODEL
 from wire import connection, read_answer, request_bytes
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

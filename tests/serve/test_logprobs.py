@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess
+from tiny_model import MODEL
 
 TEXT = "Hello, world! naïve 你好 🙂 the quick brown fox"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 24, "ignore_eos": True}

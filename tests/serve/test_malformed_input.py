@@ -6,10 +6,10 @@ import json
 import random
 
 import httpx
-from conftest import MODEL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_process import ServerProcess
+from tiny_model import MODEL
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 JSON = {"content-type": "application/json"}

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess, wait_for
+from tiny_model import MODEL
 from wire import connection, request_bytes
 
 USER = [{"role": "user", "content": "Hello"}]

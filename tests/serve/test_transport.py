@@ -8,8 +8,8 @@ import struct
 
 import httpx
 import pytest
-from conftest import MODEL
 from server_process import ServerProcess, wait_for
+from tiny_model import MODEL
 from wire import chunks, connection, raw_events, read_answer, request_bytes
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+MODEL = "tiny/llama"  # what the servers call it
 CONTEXT = 8192
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
