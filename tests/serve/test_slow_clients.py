@@ -1,0 +1,98 @@
+"""Clients that send slowly, against a real HTTP server with limits short enough to wait for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import uvicorn
+from server_process import wait_for
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from wire import read_answer
+
+from trivium.serve.app import RequestIds
+from trivium.serve.body import read_json
+from trivium.serve.errors import ApiError, answer_error
+from trivium.serve.http_protocol import BoundedHttpProtocol
+from trivium.serve.limits import Limits
+from trivium.serve.listen import listen
+
+LIMITS = Limits(header_seconds=0.3, body_seconds=0.3, discard_seconds=0.1, body_bytes=1000, header_bytes=500)
+
+
+async def echo(request: Request) -> Response:
+    return PlainTextResponse(str(await read_json(request, msgspec.json.Decoder(dict), LIMITS)))
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    app = Starlette(routes=[Route("/", echo, methods=["POST"])], exception_handlers={ApiError: answer_error})
+    config = uvicorn.Config(
+        RequestIds(app, 100), http=BoundedHttpProtocol.with_limits(LIMITS), ws="none", lifespan="off", log_config=None
+    )
+    server = uvicorn.Server(config)
+    listener = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    wait_for(lambda: server.started or None, 10)
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+def test_e6_headers_that_do_not_end_in_time_are_a_timeout(port: int) -> None:
+    for beginning in (b"", HEAD):
+        with connect(port) as sock:
+            sock.sendall(beginning)
+            status, _, body = read_answer(sock)
+            assert status == 408 and b"headers_too_slow" in body
+            assert sock.recv(10) == b""
+
+
+def test_e6_a_body_that_does_not_end_in_time_is_a_timeout(port: int) -> None:
+    with connect(port) as sock:
+        sock.sendall(HEAD + b"content-length: 10\r\n\r\n{")
+        status, headers, _ = read_answer(sock)
+        assert (status, headers["connection"]) == (408, "close")
+
+
+def test_e6_a_body_that_grows_beyond_the_limit_is_too_large(port: int) -> None:
+    with connect(port) as sock:
+        sock.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"64\r\n" + b" " * 100 + b"\r\n")
+        for _ in range(20):
+            sock.sendall(b"64\r\n" + b" " * 100 + b"\r\n")
+        status, _, body = read_answer(sock)
+        assert status == 413 and b"1000 bytes" in body
+
+
+def test_a_connection_that_is_kept_open_has_time_between_its_requests(port: int) -> None:
+    with connect(port) as sock:
+        for _ in range(2):
+            sock.sendall(HEAD + b"content-length: 2\r\n\r\n{}")
+            assert read_answer(sock)[0] == 200
+            sock.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                sock.recv(10)
+            sock.settimeout(10)
+
+
+def test_headers_sent_in_small_pieces_are_counted_together(port: int) -> None:
+    with connect(port) as sock:
+        sock.sendall(b"POST / HTTP/1.1\r\nhost: x\r\n")
+        for number in range(60):
+            sock.sendall(b"x-%d: some text\r\n" % number)
+        sock.sendall(b"\r\n")
+        assert read_answer(sock)[0] == 431
