@@ -106,7 +106,7 @@ std::vector<float> try_results(const Kernels& kernels) {
     return results;
 }
 
-Probe try_out(const Kernels& kernels, const std::vector<float>& wanted) {
+[[maybe_unused]] Probe try_out(const Kernels& kernels, const std::vector<float>& wanted) {
     const std::vector<float> got = try_results(kernels);
     if (got.empty()) return {&kernels, false, "the processor claims it, but refused an instruction"};
     for (size_t i = 0; i < wanted.size(); ++i)
