@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
+from random import Random
 
 import pytest
 from small_model import SmallModel
@@ -142,10 +143,12 @@ def test_health_is_good_while_it_serves(hosted: Hosted) -> None:
     hosted.run(work)
 
 
-def test_drain_lets_requests_end_then_refuses_and_is_dead(small_model: SmallModel) -> None:
-    async def main() -> None:
-        llm = AsyncLLM(str(small_model.directory), dtype="float32", num_threads=1, kv_cache_bytes=16 << 20)
-        running = asyncio.create_task(last_of(llm.generate("hello", LONG)))  # starts the engine by itself
+def test_drain_lets_requests_end_then_refuses_and_is_dead(small_model: SmallModel, hosted: Hosted) -> None:
+    unseeded = SamplingParams(max_tokens=200, ignore_eos=True)
+
+    async def main() -> list[int]:
+        llm = AsyncLLM(str(small_model.directory), dtype="float32", num_threads=1, kv_cache_bytes=16 << 20, seed=11)
+        running = asyncio.create_task(last_of(llm.generate("hello", unseeded)))  # starts the engine by itself
         while llm.state != "ready" or not (await llm.stats()).scheduler.running:
             await asyncio.sleep(0.01)
         draining = asyncio.create_task(llm.drain())
@@ -153,12 +156,20 @@ def test_drain_lets_requests_end_then_refuses_and_is_dead(small_model: SmallMode
         with pytest.raises(OverloadedError, match="draining"):
             await last_of(llm.generate("late", SHORT))
         await draining
-        assert len((await running).outputs[0].token_ids) == 200
         with pytest.raises(EngineDeadError):
             await llm.check_health()
         with pytest.raises(EngineDeadError):
             await last_of(llm.generate("later", SHORT))
         await llm.close()
+        tokens = (await running).outputs[0].token_ids
         assert len(asyncio.all_tasks()) == 1
+        return tokens
 
-    asyncio.run(main())
+    tokens = asyncio.run(main())
+    assert len(tokens) == 200
+
+    async def the_engines_seed_seeds_requests_without_one(llm: AsyncLLM) -> None:
+        seeded = SamplingParams(max_tokens=200, ignore_eos=True, seed=Random(11).getrandbits(64))
+        assert (await last_of(llm.generate("hello", seeded))).outputs[0].token_ids == tokens
+
+    hosted.run(the_engines_seed_seeds_requests_without_one)

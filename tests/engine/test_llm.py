@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -321,3 +322,18 @@ def test_an_engine_killed_under_a_request_is_noticed_and_replaced(short_queue_ll
 def test_a_model_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ModelFileError, match="no-such-model"):
         LLM("/no-such-model")
+
+
+def test_a_configuration_alone_is_enough_to_measure_a_shape(small_model: SmallModel, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((small_model.directory / "config.json").read_text())
+    with LLM(
+        str(tmp_path), load_format="dummy", skip_tokenizer_init=True, num_threads=1, kv_cache_bytes=8 << 20
+    ) as llm:
+        completion = only(llm.generate({"prompt_token_ids": [5, 6, 7]}, GREEDY)).outputs[0]
+        assert (len(completion.token_ids), completion.text) == (12, "")
+        assert llm.get_tokenizer() is None
+        for prompt, params in (("text", {}), ([5], {"stop": "x"}), ([5], {"bad_words": ["x"]})):
+            with pytest.raises(InvalidRequestError, match="skip_tokenizer_init"):
+                llm.generate(prompt, SamplingParams(**params))  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="skip_tokenizer_init"):
+            llm.chat([{"role": "user", "content": "x"}])
