@@ -58,9 +58,10 @@ def run_with_progress(command: list[str]) -> int:
     LOG.parent.mkdir(exist_ok=True)
     width = shutil.get_terminal_size().columns - 1
     show = sys.stdout.isatty()
-    with LOG.open("w") as log, subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with (
+        LOG.open("w") as log,
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             log.write(line)

@@ -76,7 +76,13 @@ FAMILIES = [
         "qwen3-moe",
         "Qwen3MoeConfig",
         "Qwen3MoeForCausalLM",
-        {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True, "head_dim": 16},
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": True,
+            "head_dim": 16,
+        },
     ),
 ]
 

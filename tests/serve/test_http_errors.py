@@ -106,6 +106,12 @@ def test_e6_c24_a_wrong_field_is_named(server: ServerProcess, field: str, value:
             assert (answer.json()["error"]["param"] or "").startswith(field)
 
 
+def test_e7_a_request_that_bans_every_token_is_at_fault_itself(server: ServerProcess) -> None:
+    answer = server.post("/v1/chat/completions", {**ASK, "allowed_token_ids": [2], "min_tokens": 5, "max_tokens": 9})
+    assert answer.status_code == 400, answer.text
+    assert "every token is banned" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_c24_numbers_that_are_none_are_refused(server: ServerProcess, number: str) -> None:
     for field in ("temperature", "top_p", "presence_penalty", "min_p", "repetition_penalty"):

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trivium"
-BANNED_CALLS = {"eval", "exec", "pickle.load", "pickle.loads", "pickle.dump", "pickle.dumps", "marshal.loads", "yaml.load", "os.system"}
+BANNED_CALLS = {
+    "eval",
+    "exec",
+    "pickle.load",
+    "pickle.loads",
+    "pickle.dump",
+    "pickle.dumps",
+    "marshal.loads",
+    "yaml.load",
+    "os.system",
+}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

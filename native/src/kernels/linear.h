@@ -64,6 +64,9 @@ struct Dot {
     void take(int i, Vec values) { sum = fma(load(x + i), values, sum); }
 };
 
+// How far ahead of a block that is multiplied memory is asked for: beyond the latency of memory at the speed of a core.
+constexpr int64_t bytes_ahead = 1024;
+
 // sums[n] = x . rows[n], block by block over `count` rows at once, so that their sums do not wait for each other.
 template <typename BlockType, int count>
 static inline void dot_rows(const uint8_t* rows, int64_t row_bytes, const float* x, int64_t columns, Vec* sums) {
@@ -73,6 +76,7 @@ static inline void dot_rows(const uint8_t* rows, int64_t row_bytes, const float*
     for (int64_t column = 0; column < columns; column += blocks.block_elements, rows += blocks.block_bytes) {
         for (int n = 0; n < count; ++n) {
             dots[n].x = x + column;
+            for (int64_t i = 0; i < blocks.block_bytes; i += cache_line) prefetch(rows + n * row_bytes + bytes_ahead + i);
             BlockType::decode(rows + n * row_bytes, dots[n]);
         }
     }

@@ -33,6 +33,11 @@ static inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
 
 static inline Vec splat(float x) { return x - Vec{}; }
 
+constexpr int64_t cache_line = 64;
+
+// Asks for the cache line of an address that may lie outside the tensor: nothing is read.
+static inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
 // a * b + c, rounded once where the machine can.
 static inline Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)

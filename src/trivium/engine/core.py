@@ -113,7 +113,7 @@ def _build_runner(config: EngineConfig, source: ModelSource, spec: ModelSpec, op
 
 def _card(config: EngineConfig, spec: ModelSpec, ops: Ops) -> ModelCard:
     return ModelCard(
-        name=config.options.served_model_name or Path(config.options.model).stem,
+        name=config.options.served_model_name or Path(config.options.model).name.removesuffix(".gguf"),
         path=config.options.model,
         family=spec.family,
         dtype=config.dtype,

@@ -60,6 +60,7 @@ class EngineLoop:
         self._draining = False
         self._shut_down = False
         self._num_steps = 0
+        self._step_seconds = 0.0
         self._malformed_frames = 0
         self._last_step = self._last_turn = self._last_beat = time.monotonic()
 
@@ -79,6 +80,7 @@ class EngineLoop:
             if os.getppid() != self._parent_pid:
                 return EXIT_ORPHAN
             if self._core.has_work:
+                began = time.monotonic()
                 try:
                     deltas = self._core.step()
                 except Exception as error:
@@ -87,6 +89,7 @@ class EngineLoop:
                     return EXIT_FAULT
                 self._num_steps += 1
                 self._last_step = time.monotonic()
+                self._step_seconds += self._last_step - began
                 if deltas:
                     self._send(Deltas(deltas))
             self._last_turn = time.monotonic()
@@ -139,6 +142,7 @@ class EngineLoop:
             Stats(
                 scheduler=self._core.stats(),
                 num_steps=self._num_steps,
+                step_seconds=self._step_seconds,
                 last_step=self._last_step,
                 last_turn=self._last_turn,
                 malformed_frames=self._malformed_frames,

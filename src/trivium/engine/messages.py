@@ -73,6 +73,7 @@ class Stats(Struct, frozen=True, tag="stats"):
 
     scheduler: SchedulerStats
     num_steps: int
+    step_seconds: float  # all steps together
     last_step: float  # when the last step ended
     last_turn: float  # when the loop last came round
     malformed_frames: int = 0

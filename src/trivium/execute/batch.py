@@ -39,9 +39,12 @@ def build_batch(rows: Rows, work: Sequence[RowWork], block_size: int, device: to
 
     context_lens = starts + counts
     num_blocks = -(-int(context_lens.max()) // block_size)
-    on_device = {"device": device, "non_blocking": True}
-    shared_query_starts = torch.from_numpy(query_starts.astype(np.int32)).to(**on_device)
-    shared_context_lens = torch.from_numpy(context_lens.astype(np.int32)).to(**on_device)
+
+    def on_device(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    shared_query_starts = on_device(query_starts.astype(np.int32))
+    shared_context_lens = on_device(context_lens.astype(np.int32))
     attention = []
     for table in rows.tables:
         slots = table[token_rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
@@ -49,14 +52,14 @@ def build_batch(rows: Rows, work: Sequence[RowWork], block_size: int, device: to
             AttentionBatch(
                 query_starts=shared_query_starts,
                 context_lens=shared_context_lens,
-                block_table=torch.from_numpy(table[row_ids, :num_blocks]).to(**on_device),
-                slots=torch.from_numpy(slots).to(**on_device),
+                block_table=on_device(table[row_ids, :num_blocks]),
+                slots=on_device(slots),
             )
         )
     return Batch(
-        tokens=torch.from_numpy(rows.tokens[token_rows, positions]).to(**on_device),
-        positions=torch.from_numpy(positions).to(**on_device),
-        lengths=torch.from_numpy(lengths).to(**on_device),
+        tokens=on_device(rows.tokens[token_rows, positions]),
+        positions=on_device(positions),
+        lengths=on_device(lengths),
         attention=attention,
         last=query_starts[1:] - 1,
     )

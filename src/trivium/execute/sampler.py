@@ -28,7 +28,8 @@ def sample_rows(logits: Tensor, rows: Rows, row_ids: Sequence[int]) -> tuple[lis
             continue
         token = _next_token(logits[i], greedy[i], rows, row)
         if token is None:
-            failures.append(RowFailure(row=row, message="every token is banned by the request's own parameters"))
+            message = "every token is banned by the request's own parameters"
+            failures.append(RowFailure(row=row, message=message, is_requests_fault=True))
             continue
         wanted = rows.sampling[row].logprobs  # type: ignore[union-attr]
         logprobs = () if wanted is None else token_logprobs(logits[i : i + 1], [token], wanted)

@@ -20,7 +20,7 @@ from trivium.text.detokenize import Detokenizer
 from trivium.text.stops import StopStrings
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.delta import Delta, FinishReason
-from trivium.types.errors import RequestFailedError
+from trivium.types.errors import InvalidRequestError, RequestFailedError
 from trivium.types.request import Request
 from trivium.types.step import TokenLogprobs
 
@@ -59,7 +59,8 @@ class Collector:
         token_came = False
         for delta in deltas:
             if delta.finish_reason is FinishReason.ERROR:
-                raise RequestFailedError(delta.error or "the request failed in the engine")
+                kind = InvalidRequestError if delta.is_requests_fault else RequestFailedError
+                raise kind(delta.error or "the request failed in the engine")
             self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
             if self._prompt_logprobs is not None:
                 self._prompt_logprobs += [logprob_dict(entry, self._tokenizer) for entry in delta.prompt_logprobs]

@@ -65,6 +65,7 @@ class EngineSample(Struct, frozen=True):
     preemptions: int
     evicted_blocks: int
     steps: int
+    step_seconds: float
     queue_seconds: float  # sum over requests, from their arrival to their first step
     restarts: int  # of the process; the counts above begin again with each
 

@@ -133,6 +133,7 @@ class EngineCollector(Collector):
             ("preemptions", "Sequences that had to give their blocks back before their end", sample.preemptions),
             ("evicted_blocks", "Cached KV blocks given up for new ones", sample.evicted_blocks),
             ("engine_steps", "Steps of the engine", sample.steps),
+            ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
             ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
             ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
         ):

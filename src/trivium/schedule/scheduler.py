@@ -27,7 +27,7 @@ from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, NeverFitsError, OverloadedError
 from trivium.types.kv import KVSpec, blocks_needed
 from trivium.types.request import Request
-from trivium.types.step import PromptLogprobs, RowWork, SampledRow, Step, StepResult, TokenLogprobs
+from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult, TokenLogprobs
 
 __all__ = ["Scheduler", "SchedulerStats"]
 
@@ -255,7 +255,7 @@ class Scheduler:
             raise RuntimeError(f"step {result.step_id} has a result, but {self._in_flight_id} is in flight")
         sampled = {row.row: row for row in result.sampled}
         prompt_logprobs = {row.row: row for row in result.prompt_logprobs}
-        failures = {row.row: row.message for row in result.failures}
+        failures = {row.row: row for row in result.failures}
         deltas = self.take_deltas()
         work, self._in_flight, self._in_flight_id = self._in_flight, {}, None
         for row, item in work.items():
@@ -269,11 +269,17 @@ class Scheduler:
                 continue
             drawn = sampled.get(row)
             if failure is None and item.samples and not (drawn and drawn.tokens):
-                failure = "the device gave no token for the sequence"
+                failure = RowFailure(row, "the device gave no token for the sequence")
             if failure is not None:
                 self._end(sequence, FinishReason.ERROR)
                 deltas.append(
-                    Delta(sequence.request.id, sequence.index, finish_reason=FinishReason.ERROR, error=failure)
+                    Delta(
+                        sequence.request.id,
+                        sequence.index,
+                        finish_reason=FinishReason.ERROR,
+                        error=failure.message,
+                        is_requests_fault=failure.is_requests_fault,
+                    )
                 )
                 continue
             told = self._prompt_logprobs(sequence, prompt_logprobs.get(row)) if prompt_logprobs else ()

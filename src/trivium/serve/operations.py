@@ -48,6 +48,7 @@ def _sample(stats: Stats, restarts: int) -> EngineSample:
         preemptions=scheduler.preemptions,
         evicted_blocks=scheduler.evicted_blocks,
         steps=stats.num_steps,
+        step_seconds=stats.step_seconds,
         queue_seconds=scheduler.queue_seconds,
         restarts=restarts,
     )

@@ -28,3 +28,4 @@ class Delta(Struct, frozen=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_token: int | None = None  # the stop token that ended it; it is the last of `tokens`
     error: str | None = None
+    is_requests_fault: bool = False  # of an error: the same request would fail anywhere

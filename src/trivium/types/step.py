@@ -91,6 +91,7 @@ class RowFailure(Struct, frozen=True):
 
     row: int
     message: str
+    is_requests_fault: bool = False  # the same request would fail anywhere
 
 
 class StepResult(Struct, frozen=True):

@@ -20,9 +20,7 @@ CPU = Capabilities(
     num_threads=4,
     features=(),
 )
-FACTS = ModelFacts(
-    windows=(None,) * 4, num_kv_heads=2, head_dim=64, max_position=4096, checkpoint_dtype="float32"
-)
+FACTS = ModelFacts(windows=(None,) * 4, num_kv_heads=2, head_dim=64, max_position=4096, checkpoint_dtype="float32")
 
 
 def options(**values) -> EngineOptions:
