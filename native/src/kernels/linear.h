@@ -65,7 +65,7 @@ struct Dot {
 };
 
 // How far ahead of a block that is multiplied memory is asked for: beyond the latency of memory at the speed of a core.
-constexpr int64_t bytes_ahead = 1024;
+constexpr int64_t bytes_ahead = 8192;
 
 // sums[n] = x . rows[n], block by block over `count` rows at once, so that their sums do not wait for each other.
 template <typename BlockType, int count>
