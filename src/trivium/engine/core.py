@@ -36,7 +36,7 @@ class EngineCore:
         spec = read_spec(source)
         self.config = resolve(options, model_facts(spec), platform.capabilities())
         platform.open(self.config.num_threads)
-        ops = select_ops(options.kernels)
+        ops = select_ops(options.kernels, self.config.num_threads)
         self.card = _card(self.config, spec, ops)
         self._spec = spec
         self._runner, self._rows = _build_runner(self.config, source, spec, ops)
