@@ -36,7 +36,7 @@ Claims claims_of_processor() {
     Claims claims;
     claims.avx2 = (saved & ymm_state) == ymm_state && (b & bit_AVX2) && fma && f16c;
     claims.avx512 = claims.avx2 && (saved & zmm_state) == zmm_state && (b & bit_AVX512F) && (b & bit_AVX512BW) &&
-                    (b & bit_AVX512DQ) && (b & bit_AVX512VL);
+                    (b & bit_AVX512DQ) && (b & bit_AVX512VL) && (c & bit_AVX512VNNI);
     return claims;
 }
 
@@ -51,12 +51,23 @@ std::vector<float> sample_results(const Kernels& kernels) {
     std::vector<float> scratch_memory(linear_scratch + 16), out(num_x * rows);
     float* scratch = scratch_memory.data();
     while (reinterpret_cast<uintptr_t>(scratch) % 64) ++scratch;
+    std::vector<int8_t> q(num_x * columns);
+    std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
+    std::vector<int32_t> q_sums(num_x * columns / 16);
+    const QuantizedRows quantized = {q.data(), scales.data(), sums.data(), q_sums.data(), columns};
+    for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
     for (int t = 0; t < num_weight_types; ++t) {
         const WeightType type = static_cast<WeightType>(t);
         // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
         std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
         kernels.linear({x.data(), columns, num_x, {type, data.data(), rows, columns}, 0, rows, nullptr, out.data(), rows,
                         scratch});
+        results.insert(results.end(), out.begin(), out.end());
+        if (packed_layout(type).unit_columns == 0) continue;
+        std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
+        pack_tile({type, data.data(), rows, columns}, 0, packed.data());
+        kernels.packed_linear(
+            {quantized, num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, false});
         results.insert(results.end(), out.begin(), out.end());
     }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "packed.h"
 #include "weight_type.h"
 
 namespace trivium {
@@ -32,6 +33,19 @@ constexpr int64_t linear_chunk = 512;  // elements of a row expanded at a time: 
 constexpr int64_t linear_max_lanes = 16;
 constexpr int64_t linear_row = linear_chunk + linear_max_lanes;  // not a power of two: rows fall into different sets
 constexpr int64_t linear_scratch = linear_tile * linear_row + linear_max_x * linear_tile * linear_max_lanes;
+
+// Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n].
+struct PackedPart {
+    QuantizedRows x;
+    int64_t num_x;
+    PackedMatrix weight;
+    int64_t first_tile;
+    int64_t last_tile;
+    const float* bias;  // or null
+    float* out;         // out[m][n] at m * out_stride + n
+    int64_t out_stride;
+    bool adds;  // to what `out` holds
+};
 
 // A paged cache of keys or of values, [num_blocks, block_size, heads, dim]; elements of a head are contiguous.
 struct PagedCache {
@@ -80,6 +94,8 @@ struct Kernels {
     int64_t lanes;  // float32 in a vector; a linear layer's columns are padded to a multiple where they are not one
 
     void (*linear)(const LinearPart& part);
+    void (*packed_linear)(const PackedPart& part);
+    void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
     void (*decode)(WeightType type, const uint8_t* blocks, float* out, int64_t num_elements);
     void (*rms_norm)(const float* x, const float* weight, float eps, float* out, int64_t dim);
     // One head: turns pairs (i, i + half), copies what lies beyond 2 * half.

@@ -53,6 +53,18 @@ const trivium::Kernels& kernels_named(std::string_view name) {
 
 NB_MODULE(_native, m) {
     m.def(
+        "packed_tile_bytes",
+        [](std::string_view type, int64_t columns) -> int64_t {
+            for (int i = 0; i < trivium::num_weight_types; ++i)
+                if (type == trivium::weight_layouts[i].name) {
+                    const auto packed = trivium::packed_layout(static_cast<trivium::WeightType>(i));
+                    return packed.unit_columns ? trivium::packed_tile_bytes(packed, columns) : 0;
+                }
+            return 0;
+        },
+        "type"_a, "columns"_a, "Bytes of 16 packed rows; 0 for types that are not packed.");
+
+    m.def(
         "instruction_sets",
         [] {
             std::vector<std::tuple<std::string, bool, std::string>> all;
@@ -82,6 +94,26 @@ NB_MODULE(_native, m) {
                 self.linear(x_view, weight_view, bias_view, out_view);
             },
             "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
+        .def(
+            "pack",
+            [](Ops& self, nb::handle weight, TypeName type, nb::handle out) {
+                const WeightTensor weight_view = {view(weight, "weight"), type};
+                const Tensor out_view = view(out, "out");
+                nb::gil_scoped_release released;
+                self.pack(weight_view, out_view);
+            },
+            "weight"_a, "type"_a, "out"_a)
+        .def(
+            "packed_linear",
+            [](Ops& self, nb::handle x, nb::handle packed, TypeName type, nb::handle bias, nb::handle out) {
+                std::optional<Tensor> bias_view;
+                if (!bias.is_none()) bias_view = view(bias, "bias");
+                const Tensor x_view = view(x, "x"), out_view = view(out, "out");
+                const WeightTensor packed_view = {view(packed, "packed"), type};
+                nb::gil_scoped_release released;
+                self.packed_linear(x_view, packed_view, bias_view, out_view);
+            },
+            "x"_a, "packed"_a, "type"_a, "bias"_a.none(), "out"_a)
         .def(
             "embed",
             [](Ops& self, nb::handle ids, nb::handle weight, TypeName type, nb::handle out) {

@@ -146,6 +146,74 @@ void Ops::linear(const Tensor& x, const WeightTensor& weight, const std::optiona
     });
 }
 
+void Ops::pack(const WeightTensor& weight, const Tensor& out) {
+    const int64_t columns = columns_of(weight);
+    const Matrix matrix = matrix_of(weight, columns, 2);
+    const PackedLayout packed = packed_layout(matrix.type);
+    require(packed.unit_columns > 0, std::string("weights of type ") + layout(matrix.type).name + " are not packed");
+    const int64_t tile_bytes = packed_tile_bytes(packed, columns);
+    out.require_dtype(DType::u8);
+    out.require_shape({packed_tiles(matrix.rows), tile_bytes});
+    out.require_contiguous();
+
+    const std::lock_guard lock(one_call_);
+    pool_.run(packed_tiles(matrix.rows), [&](int64_t tile, int) {
+        pack_tile(matrix, tile * packed_tile_rows, out.as<uint8_t>() + tile * tile_bytes);
+    });
+}
+
+QuantizedRows Ops::quantized(const Tensor& x) {
+    const int64_t rows = x.shape[0], columns = x.shape[1];
+    char* const memory = reinterpret_cast<char*>(quantized_x_.at_least(rows * ceil_div(quantized_row_bytes(columns), 4)));
+    QuantizedRows all;
+    all.columns = columns;
+    all.q = reinterpret_cast<int8_t*>(memory);
+    all.scales = reinterpret_cast<float*>(memory + rows * columns);
+    all.sums = all.scales + rows * all.num_groups();
+    all.q_sums = reinterpret_cast<int32_t*>(all.sums + rows * all.num_groups());
+    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / columns);
+    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
+        for (int64_t i = task * rows_per_task; i < last; ++i)
+            kernels_.quantize_row(x.as<const float>() + i * x.strides[0], all.from_row(i));
+    });
+    return all;
+}
+
+void Ops::packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias,
+                        const Tensor& out) {
+    x.require_dtype(DType::f32);
+    x.require_shape({-1, -1});
+    x.require_contiguous_tail(1);
+    out.require_dtype(DType::f32);
+    out.require_shape({x.shape[0], -1});
+    out.require_contiguous();
+    const int64_t num_x = x.shape[0], columns = x.shape[1], rows = out.shape[1];
+    const PackedLayout p = packed_layout(type_of(packed));
+    require(p.unit_columns > 0 && columns > 0 && columns % p.unit_columns == 0,
+            std::to_string(columns) + " columns are not whole units of the weight's type");
+    packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(p, columns)});
+    packed.tensor.require_contiguous();
+    if (bias) {
+        bias->require_dtype(DType::f32);
+        bias->require_shape({rows});
+        bias->require_contiguous();
+    }
+    if (num_x == 0) return;
+
+    const std::lock_guard lock(one_call_);
+    const QuantizedRows quantized = this->quantized(x);
+    const PackedMatrix matrix = {type_of(packed), packed.tensor.as<const uint8_t>(), rows, columns};
+    // Several times as many tasks as threads, so that they end together, each long enough to be worth taking.
+    const int64_t tiles = packed_tiles(rows);
+    const int64_t tiles_per_task = std::max<int64_t>(1, std::min<int64_t>(16, tiles / (4 * pool_.num_threads())));
+    pool_.run(ceil_div(tiles, tiles_per_task), [&](int64_t task, int) {
+        const int64_t first = task * tiles_per_task;
+        kernels_.packed_linear({quantized, num_x, matrix, first, std::min(tiles, first + tiles_per_task),
+                                bias ? bias->as<const float>() : nullptr, out.as<float>(), rows, false});
+    });
+}
+
 void Ops::embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out) {
     ids.require_dtype(DType::i64);
     ids.require_shape({-1});

@@ -33,6 +33,9 @@ public:
     int num_threads() const { return pool_.num_threads(); }
 
     void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
+    // `out` uint8 [tiles, bytes of a tile]: the blocks of `weight` [rows, bytes of a row] as packed.h lays them.
+    void pack(const WeightTensor& weight, const Tensor& out);
+    void packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias, const Tensor& out);
     void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
     void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out);
     void rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, const Tensor& q_out,
@@ -62,12 +65,14 @@ private:
     };
     Rows whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer);
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
+    QuantizedRows quantized(const Tensor& x);
 
     const Kernels& kernels_;
     ThreadPool pool_;
     std::mutex one_call_;  // the pool and the buffers serve one call at a time
     std::vector<Buffer> scratch_;
     Buffer padded_x_;
+    Buffer quantized_x_;
     Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
 };
 

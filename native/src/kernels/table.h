@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "linear.h"
+#include "packed_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -14,6 +15,8 @@ static constexpr Kernels table = {
     .name = TRIVIUM_NAME(TRIVIUM_ISA),
     .lanes = lanes,
     .linear = linear,
+    .packed_linear = packed_linear,
+    .quantize_row = quantize_row,
     .decode = decode,
     .rms_norm = rms_norm,
     .rotary = rotary,

@@ -16,9 +16,11 @@ from torch import Tensor
 from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
-from trivium.kernels.weights import QuantizedTensor, Weight
+from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
+
+TILE_ROWS = 16  # rows of a packed weight that lie together
 
 
 def load_extension() -> ModuleType:
@@ -58,12 +60,30 @@ class NativeKernels:
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    def prepare(self, weight: Weight) -> LinearWeight:
+        """Matrices of GGUF blocks are laid in tiles, for sums of whole numbers over quantized activations."""
+        if not isinstance(weight, QuantizedTensor) or len(weight.shape) != 2:
+            return weight
+        rows, columns = weight.shape
+        if (tile_bytes := load_extension().packed_tile_bytes(weight.type, columns)) == 0:
+            return weight
+        packed = torch.empty((-(-rows // TILE_ROWS), tile_bytes), dtype=torch.uint8)
+        self._kernels.pack(weight.data, weight.type, packed)
+        return PackedTensor(weight.type, packed, weight.shape)
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
+        if isinstance(weight, PackedTensor):
+            return self._packed_linear(x, weight, bias)
         if not self._takes("linear", x.dtype):
             return linear.reference(x, weight, bias)
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
         self._kernels.linear(_dense_rows(x), *_parts(weight), _float32(bias), out)
         return out
+
+    def _packed_linear(self, x: Tensor, weight: PackedTensor, bias: Tensor | None) -> Tensor:
+        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
+        self._kernels.packed_linear(_dense_rows(x.float()), weight.data, weight.type, _float32(bias), out)
+        return out.to(x.dtype)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
         if not self._takes("embed", dtype):

@@ -14,7 +14,7 @@ from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.native import NativeKernels
-from trivium.kernels.weights import Weight
+from trivium.kernels.weights import LinearWeight, Weight
 from trivium.types.errors import ConfigError
 
 Kernels = Literal["auto", "reference", "native"]
@@ -30,7 +30,8 @@ class Provider:
 class Ops:
     """What a model may call. Shapes and meaning: the file of the op's name."""
 
-    linear: Callable[[Tensor, Weight, Tensor | None], Tensor]
+    prepare: Callable[[Weight], LinearWeight]  # once, at load: a matrix as `linear` likes it best
+    linear: Callable[[Tensor, LinearWeight, Tensor | None], Tensor]
     embed: Callable[[Tensor, Weight, torch.dtype], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     rotary: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -62,6 +63,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
     native = NativeKernels(instruction_set, num_threads)
     provider = Provider(f"native {native.instruction_set}", f"{reason}, {native.num_threads} threads")
     return Ops(
+        prepare=native.prepare,
         linear=native.linear,
         embed=native.embed,
         rms_norm=native.rms_norm,
@@ -77,6 +79,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
 
 def reference_ops(reason: str) -> Ops:
     return Ops(
+        prepare=lambda weight: weight,
         linear=linear.reference,
         embed=embed.reference,
         rms_norm=rms_norm.reference,

@@ -35,4 +35,14 @@ class QuantizedTensor:
         return QuantizedTensor(self.type, data, (*data.shape[:-1], self.shape[-1]))
 
 
-Weight = Tensor | QuantizedTensor
+@dataclass(frozen=True)
+class PackedTensor:
+    """A QuantizedTensor [out, in] as one provider laid it for its own kernels; only that provider can read it."""
+
+    type: str  # a name in QUANT_TYPES
+    data: Tensor
+    shape: tuple[int, ...]  # logical: [out, in]
+
+
+Weight = Tensor | QuantizedTensor  # as it was stored
+LinearWeight = Weight | PackedTensor  # as `linear` takes it

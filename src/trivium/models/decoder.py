@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import Weight
+from trivium.kernels.weights import LinearWeight
 from trivium.models.kv_cache import KVCache
 from trivium.models.layers import Layer, RMSNorm, Weights
 from trivium.models.rope import Rope
@@ -22,7 +22,7 @@ class Decoder:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: Mapping[str, Weight],
+        weights: Mapping[str, LinearWeight],
         ops: Ops,
         dtype: torch.dtype,
         device: torch.device | str,
@@ -34,10 +34,10 @@ class Decoder:
         self.ops = ops
         self.dtype = dtype
         self.device = torch.device(device)
-        self.embedding = named.matrix("embedding.weight")
+        self.embedding = named.stored("embedding.weight")
         self.layers = [Layer.of(spec, i, named.under(f"layers.{i}")) for i in range(spec.num_layers)]
         self.final_norm = RMSNorm(named.vector("final_norm.weight"), spec.norm.eps)
-        self.lm_head = self.embedding if spec.tied_embeddings else named.matrix("lm_head.weight")
+        self.lm_head = named.matrix("lm_head.weight")
         # Rounded to the dtype of the hidden states before use, as the models were trained.
         self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype).item()
         layer_ropes = [spec.rope_of_layer(i) for i in range(spec.num_layers)]

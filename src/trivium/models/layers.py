@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import Weight
+from trivium.kernels.weights import LinearWeight, PackedTensor, Weight
 from trivium.models.kv_cache import LayerKV
 from trivium.models.rope import Rotation
 from trivium.models.spec import Activation, ModelSpec
@@ -20,14 +20,20 @@ from trivium.models.spec import Activation, ModelSpec
 class Weights:
     """The weights whose names begin with `prefix`, by the rest of their names."""
 
-    by_name: Mapping[str, Weight]
+    by_name: Mapping[str, LinearWeight]
     prefix: str = ""
 
     def under(self, prefix: str) -> Weights:
         return Weights(self.by_name, f"{self.prefix}{prefix}.")
 
-    def matrix(self, name: str) -> Weight:
+    def matrix(self, name: str) -> LinearWeight:
         return self.by_name[self.prefix + name]
+
+    def stored(self, name: str) -> Weight:
+        """Of a weight that is no plain matrix of a linear layer: read by rows, or a stack of experts."""
+        weight = self.by_name[self.prefix + name]
+        assert not isinstance(weight, PackedTensor)
+        return weight
 
     def vector(self, name: str) -> Tensor:
         vector = self.by_name[self.prefix + name]
@@ -40,7 +46,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Linear:
-    weight: Weight  # [out, in]
+    weight: LinearWeight  # [out, in]
     bias: Tensor | None  # [out]
 
     @classmethod
@@ -125,7 +131,7 @@ class DenseMLP:
 class SparseMLP:
     """Each token is sent to the `top_k` experts that its router finds likeliest."""
 
-    router: Weight  # [E, H]
+    router: LinearWeight  # [E, H]
     gate: Weight  # [E, F, H]
     up: Weight  # [E, F, H]
     down: Weight  # [E, H, F]
@@ -138,9 +144,9 @@ class SparseMLP:
         assert spec.moe is not None
         return cls(
             router=weights.matrix("router.weight"),
-            gate=weights.matrix("experts.gate.weight"),
-            up=weights.matrix("experts.up.weight"),
-            down=weights.matrix("experts.down.weight"),
+            gate=weights.stored("experts.gate.weight"),
+            up=weights.stored("experts.up.weight"),
+            down=weights.stored("experts.down.weight"),
             top_k=spec.moe.top_k,
             norm_topk_prob=spec.moe.norm_topk_prob,
             activation=spec.activation,

@@ -15,7 +15,7 @@ from torch import Tensor
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import QuantizedTensor, Weight
+from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.decoder import Decoder
 from trivium.models.registry import find_family, read_spec
@@ -24,6 +24,8 @@ from trivium.models.weights import NORM_SUFFIX, Place, weight_shapes
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 __all__ = ["load_model", "random_model", "read_spec"]
+
+EMBEDDING = "embedding.weight"
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -50,7 +52,15 @@ def load_model(
         done += weight.nbytes(checkpoint)
         if progress is not None:
             progress(done, total)
-    return Decoder(spec, weights, ops, dtype, device, max_position)
+    return Decoder(spec, _prepared(weights, spec, ops), ops, dtype, device, max_position)
+
+
+def _prepared(weights: dict[str, Weight], spec: ModelSpec, ops: Ops) -> dict[str, LinearWeight]:
+    """Matrices as the kernels like them. The embedding stays as it is, to be read by rows; where it is the output
+    projection too, that is a weight of its own."""
+    if spec.tied_embeddings:
+        weights["lm_head.weight"] = weights[EMBEDDING]
+    return {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in weights.items()}
 
 
 def random_model(
@@ -69,8 +79,8 @@ def random_model(
             return torch.ones(shape, device=device)
         return torch.empty(shape, dtype=dtype, device=device).normal_(std=0.02, generator=random)
 
-    weights = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
-    return Decoder(spec, weights, ops, dtype, device, max_position)
+    weights: dict[str, Weight] = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
+    return Decoder(spec, _prepared(weights, spec, ops), ops, dtype, device, max_position)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from paged_run import Generated
 from transformers import PreTrainedModel
 
 from trivium.formats.source import open_source
-from trivium.kernels.ops import select_ops
+from trivium.kernels.ops import Kernels, select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.load import load_model
 
@@ -41,8 +41,13 @@ def saved(model: PreTrainedModel, path: Path, **options: Any) -> Path:
     return path
 
 
-def loaded(path: Path, dtype: torch.dtype = torch.float32, max_position: int | None = None) -> Decoder:
-    return load_model(open_source(path), select_ops("reference"), dtype, "cpu", max_position=max_position)
+def loaded(
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    max_position: int | None = None,
+    kernels: Kernels = "reference",
+) -> Decoder:
+    return load_model(open_source(path), select_ops(kernels), dtype, "cpu", max_position=max_position)
 
 
 @torch.no_grad()

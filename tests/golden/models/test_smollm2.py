@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trivium.formats.source import open_source
+from trivium.models.decoder import Decoder
 from trivium.models.spec import ModelSpec
 from trivium.store import DEFAULT_MODEL, ModelStore
 from trivium.text.tokenizer import Tokenizer
@@ -63,9 +65,19 @@ def dequantized(path: Path, spec: ModelSpec) -> LlamaForCausalLM:
     return model.eval()
 
 
-@pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
-def test_quantized_weights_predict_real_text_as_their_dequantized_values_do(num_tokens: int) -> None:
-    decoder = loaded(model_path())
+@dataclass(frozen=True)
+class Verdict:
+    agreement: float  # of the likeliest tokens
+    perplexity: float
+    exact_perplexity: float
+
+    @property
+    def perplexity_difference(self) -> float:
+        return abs(self.perplexity - self.exact_perplexity) / self.exact_perplexity
+
+
+def judge(decoder: Decoder, num_tokens: int) -> Verdict:
+    """Against `transformers` in float32 on the same weights, over WikiText."""
     model = dequantized(model_path(), decoder.spec)
     tokens = Tokenizer.from_source(open_source(model_path())).encode(TEXT.read_text())
     windows = [tokens[start : start + WINDOW] for start in range(0, num_tokens, WINDOW)]
@@ -77,8 +89,21 @@ def test_quantized_weights_predict_real_text_as_their_dequantized_values_do(num_
         agreed += int((ours.argmax(-1) == theirs.argmax(-1)).sum())
         our_loss += float(cross_entropy(ours[:-1], torch.tensor(window[1:]))) / len(windows)
         their_loss += float(cross_entropy(theirs[:-1], torch.tensor(window[1:]))) / len(windows)
-    perplexity, exact = np.exp(our_loss), np.exp(their_loss)
-    print(f"top-1 agreement {agreed}/{num_tokens}, perplexity {perplexity:.6f} against {exact:.6f}")
-    assert 10 < exact < 60  # the text and the model belong together
-    assert agreed >= 0.999 * num_tokens
-    assert abs(perplexity - exact) / exact < 1e-5
+    verdict = Verdict(agreed / num_tokens, float(np.exp(our_loss)), float(np.exp(their_loss)))
+    assert 10 < verdict.exact_perplexity < 60  # the text and the model belong together
+    return verdict
+
+
+@pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
+def test_quantized_weights_predict_real_text_as_their_dequantized_values_do(num_tokens: int) -> None:
+    verdict = judge(loaded(model_path()), num_tokens)
+    assert verdict.agreement >= 0.999
+    assert verdict.perplexity_difference < 1e-5
+
+
+@pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
+def test_activations_of_8_bits_cost_next_to_nothing(num_tokens: int) -> None:
+    verdict = judge(loaded(model_path(), kernels="auto"), num_tokens)
+    print(verdict)
+    assert verdict.agreement >= 0.95
+    assert verdict.perplexity_difference < 0.01

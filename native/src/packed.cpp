@@ -1,0 +1,181 @@
+#include "packed.h"
+
+#include <cstring>
+
+namespace trivium {
+
+namespace {
+
+// A block of GGUF taken apart: unsigned values, and what scales them.
+struct Unpacked {
+    uint8_t values[256];
+    uint16_t d, dmin;         // float16
+    uint8_t scales[16];       // of 16 or 32 columns, K types only
+    uint8_t minima[16];
+};
+
+uint16_t read_u16(const uint8_t* p) {
+    uint16_t v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+void nibbles(const uint8_t* bytes, uint8_t* values) {
+    for (int i = 0; i < 16; ++i) {
+        values[i] = bytes[i] & 15;
+        values[16 + i] = bytes[i] >> 4;
+    }
+}
+
+void add_bits(const uint8_t* bits, uint8_t* values) {
+    for (int i = 0; i < 32; ++i) values[i] |= (bits[i / 8] >> (i % 8) & 1) << 4;
+}
+
+void k_scales(const uint8_t* packed, Unpacked& out) {
+    for (int sub = 0; sub < 8; ++sub) {
+        if (sub < 4) {
+            out.scales[sub] = packed[sub] & 63;
+            out.minima[sub] = packed[sub + 4] & 63;
+        } else {
+            out.scales[sub] = (packed[sub + 4] & 15) | (packed[sub - 4] >> 6) << 4;
+            out.minima[sub] = (packed[sub + 4] >> 4) | (packed[sub] >> 6) << 4;
+        }
+    }
+}
+
+// Which bits lie where: trivium/kernels/dequantize.py says it in fewer words.
+void unpack(WeightType type, const uint8_t* block, Unpacked& out) {
+    out.dmin = 0;
+    switch (type) {
+        case WeightType::q8_0:
+            out.d = read_u16(block);
+            for (int i = 0; i < 32; ++i) out.values[i] = block[2 + i] ^ 0x80;
+            return;
+        case WeightType::q4_0:
+            out.d = read_u16(block);
+            return nibbles(block + 2, out.values);
+        case WeightType::q4_1:
+            out.d = read_u16(block);
+            out.dmin = read_u16(block + 2);
+            return nibbles(block + 4, out.values);
+        case WeightType::q5_0:
+            out.d = read_u16(block);
+            nibbles(block + 6, out.values);
+            return add_bits(block + 2, out.values);
+        case WeightType::q5_1:
+            out.d = read_u16(block);
+            out.dmin = read_u16(block + 2);
+            nibbles(block + 8, out.values);
+            return add_bits(block + 4, out.values);
+        case WeightType::q2_k:
+            out.d = read_u16(block + 80);
+            out.dmin = read_u16(block + 82);
+            for (int i = 0; i < 256; ++i)
+                out.values[i] = block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+            for (int sub = 0; sub < 16; ++sub) {
+                out.scales[sub] = block[sub] & 15;
+                out.minima[sub] = block[sub] >> 4;
+            }
+            return;
+        case WeightType::q3_k:
+            out.d = read_u16(block + 108);
+            for (int i = 0; i < 256; ++i)
+                out.values[i] = (block[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) |
+                                (block[i % 32] >> (i / 32) & 1) << 2;
+            for (int sub = 0; sub < 16; ++sub) {
+                const uint8_t* const packed = block + 96;
+                const int low = sub < 8 ? packed[sub] & 15 : packed[sub - 8] >> 4;
+                const int high = packed[8 + sub % 4] >> (sub / 4 * 2) & 3;
+                out.scales[sub] = static_cast<uint8_t>((low | high << 4) - 32);
+            }
+            return;
+        case WeightType::q4_k:
+        case WeightType::q5_k: {
+            const bool five = type == WeightType::q5_k;
+            out.d = read_u16(block);
+            out.dmin = read_u16(block + 2);
+            k_scales(block + 4, out);
+            const uint8_t* const low = block + (five ? 48 : 16);
+            for (int i = 0; i < 256; ++i) {
+                out.values[i] = low[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+                if (five) out.values[i] |= (block[16 + i % 32] >> (i / 32) & 1) << 4;
+            }
+            return;
+        }
+        case WeightType::q6_k:
+            out.d = read_u16(block + 208);
+            for (int i = 0; i < 256; ++i) {
+                const int half = i / 128, r = i % 128;
+                const int low = block[half * 64 + r % 64] >> (r / 64 * 4) & 15;
+                const int high = block[128 + half * 32 + r % 32] >> (r / 32 * 2) & 3;
+                out.values[i] = static_cast<uint8_t>(low | high << 4);
+            }
+            std::memcpy(out.scales, block + 192, 16);
+            return;
+        default: return;
+    }
+}
+
+// Bits `shift` … `shift` + bits - 1 of a value, in the place that packed.h gives them. `out` was zeroed.
+void put_bits(uint8_t* out, int bits, int row, int column, int value) {
+    const int quad = column / 4, byte = 4 * row + column % 4;
+    switch (bits) {
+        case 8: out[quad * quad_bytes + byte] = static_cast<uint8_t>(value); return;
+        case 4: out[quad % 4 * quad_bytes + byte] |= static_cast<uint8_t>((value & 15) << (quad / 4 * 4)); return;
+        case 2: out[quad / 4 * quad_bytes + byte] |= static_cast<uint8_t>((value & 3) << (quad % 4 * 2)); return;
+        case 1: out[quad * 8 + byte / 8] |= static_cast<uint8_t>((value & 1) << (byte % 8)); return;
+        default: return;
+    }
+}
+
+void put_u16(uint8_t* out, int index, uint16_t value) { std::memcpy(out + 2 * index, &value, sizeof value); }
+
+}  // namespace
+
+void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
+    const PackedLayout p = packed_layout(weight.type);
+    const int64_t block_bytes = layout(weight.type).block_bytes, row_bytes = bytes_of(weight.type, weight.columns);
+    const int groups = p.unit_columns / static_cast<int>(packed_group_columns);
+    const int64_t group_bytes = packed_group_bytes(p), unit_bytes = p.head_bytes + groups * group_bytes;
+    std::memset(out, 0, packed_tile_bytes(p, weight.columns));
+    const int64_t left = weight.rows - first_row;
+    const int num_rows = static_cast<int>(left < packed_tile_rows ? left : packed_tile_rows);
+    const int rows_per_tile = static_cast<int>(packed_tile_rows);
+    for (int row = 0; row < num_rows; ++row) {
+        const uint8_t* block = weight.data + (first_row + row) * row_bytes;
+        uint8_t* unit = out;
+        for (int64_t column = 0; column < weight.columns; column += p.unit_columns) {
+            Unpacked u;
+            unpack(weight.type, block, u);
+            // The float16 scales begin the unit: a head of its own in the K types, the first group's scales in the plain.
+            put_u16(unit, row, u.d);
+            if (p.has_minima) put_u16(unit, rows_per_tile + row, u.dmin);
+            for (int g = 0; g < groups; ++g) {
+                uint8_t* const group = unit + p.head_bytes + g * group_bytes;
+                if (p.head_bytes) {
+                    if (weight.type == WeightType::q2_k) {
+                        group[row] = static_cast<uint8_t>(u.scales[2 * g] | u.minima[2 * g] << 4);
+                        group[16 + row] = static_cast<uint8_t>(u.scales[2 * g + 1] | u.minima[2 * g + 1] << 4);
+                    } else if (p.by_16) {
+                        group[row] = u.scales[2 * g];
+                        group[16 + row] = u.scales[2 * g + 1];
+                    } else {
+                        group[row] = u.scales[g];
+                        group[16 + row] = u.minima[g];
+                    }
+                }
+                uint8_t* const low = group + p.scale_bytes;
+                uint8_t* const high = low + bits_bytes(p.low_bits);
+                for (int c = 0; c < packed_group_columns; ++c) {
+                    const int value = u.values[g * packed_group_columns + c];
+                    put_bits(low, p.low_bits, row, c, value);
+                    if (p.high_bits) put_bits(high, p.high_bits, row, c, value >> p.low_bits);
+                }
+            }
+            block += block_bytes;
+            unit += unit_bytes;
+        }
+    }
+}
+
+}  // namespace trivium

@@ -1,0 +1,93 @@
+"""Linear layers on packed weights: whole-number sums over quantized activations."""
+
+import pytest
+import torch
+from native_paths import INSTRUCTION_SETS, every_path, ops_of
+from torch import Generator
+
+from trivium.formats.quant_types import QUANT_TYPES
+from trivium.kernels import linear
+from trivium.kernels.cases import error, normal, quantized
+from trivium.kernels.quantize import quantized_activations
+from trivium.kernels.weights import PackedTensor
+
+BLOCK_TYPES = [name for name, type in QUANT_TYPES.items() if type.block_elements > 1]
+# Sums may cancel in a single output; over some, the largest stands for the size of what was summed.
+TOLERANCE = 1e-4
+SHAPES = [(1, 9, 256), (1, 16, 256), (2, 77, 768), (7, 40, 512), (8, 33, 256), (13, 130, 1280), (33, 48, 256)]
+
+
+@every_path
+@pytest.mark.parametrize("type", BLOCK_TYPES)
+def test_it_is_the_reference_on_quantized_activations(type: str, instruction_set: str, random: Generator) -> None:
+    ops = ops_of(instruction_set)
+    for rows, num_out, num_in in SHAPES:
+        for scale in (0.01, 6e4, 1e-7):  # usual; near the largest float16; subnormal float16
+            weight = quantized(random, type, num_out, num_in, scale=scale)
+            x, bias = normal(random, rows, num_in), normal(random, num_out) * scale
+            packed = ops.prepare(weight)
+            assert isinstance(packed, PackedTensor)
+            want = linear.reference(quantized_activations(x), weight, bias)
+            assert error(ops.linear(x, packed, bias), want) <= TOLERANCE, (rows, num_out, num_in, scale)
+
+
+@every_path
+@pytest.mark.parametrize("type", BLOCK_TYPES)
+def test_quantizing_the_activations_costs_little(type: str, instruction_set: str, random: Generator) -> None:
+    weight, x = quantized(random, type, 200, 1024), normal(random, 9, 1024)
+    ops = ops_of(instruction_set)
+    # 8 bits and random signs: errors of 1/254 of a group's largest value, averaged over 1024 columns.
+    assert error(ops.linear(x, ops.prepare(weight), None), linear.reference(x, weight, None)) <= 0.02
+
+
+@pytest.mark.parametrize("type", BLOCK_TYPES)
+def test_a_row_is_the_same_alone_among_others_and_on_every_vector_path(type: str, random: Generator) -> None:
+    weight, x, bias = quantized(random, type, 70, 768), normal(random, 133, 768), normal(random, 70)
+    fused = [name for name in INSTRUCTION_SETS if name != "baseline"]  # the baseline rounds products before it adds
+    wholes = []
+    for instruction_set in fused:
+        ops, alone = ops_of(instruction_set), ops_of(instruction_set, num_threads=1)
+        packed = ops.prepare(weight)
+        whole = ops.linear(x, packed, bias)
+        for row in (0, 1, 31, 63, 64, 132):
+            assert torch.equal(alone.linear(x[row : row + 1], packed, bias), whole[row : row + 1])
+        assert torch.equal(ops.linear(x[30:37], packed, bias), whole[30:37])
+        wholes.append(whole)
+    for whole in wholes[1:]:
+        assert torch.equal(whole, wholes[0])
+
+
+@every_path
+def test_extreme_activations(instruction_set: str, random: Generator) -> None:
+    ops = ops_of(instruction_set)
+    weight = quantized(random, "Q4_1", 20, 64)
+    packed = ops.prepare(weight)
+    x = torch.zeros(5, 64)
+    x[1] = 1e30
+    x[2, 3] = -1e-30
+    x[3, 5] = float("nan")
+    x[4, 63] = float("inf")
+    y = ops.linear(x, packed, None)
+    assert torch.equal(y[0], torch.zeros(20))
+    assert error(y[1:3], linear.reference(quantized_activations(x[1:3]), weight, None)) <= TOLERANCE
+    assert y[3].isnan().all() and y[4].isnan().all()
+
+
+@every_path
+def test_stacks_and_plain_tensors_are_left_as_they_are(instruction_set: str, random: Generator) -> None:
+    ops = ops_of(instruction_set)
+    for weight in (quantized(random, "Q8_0", 2, 8, 64), normal(random, 8, 64), quantized(random, "BF16", 8, 64)):
+        assert ops.prepare(weight) is weight
+
+
+def test_wrong_calls_are_refused(random: Generator) -> None:
+    ops = ops_of(INSTRUCTION_SETS[-1])
+    packed = ops.prepare(quantized(random, "Q4_K", 8, 256))
+    assert isinstance(packed, PackedTensor)
+    with pytest.raises(ValueError, match="64 columns are not whole units"):
+        ops.linear(normal(random, 1, 64), packed, None)
+    with pytest.raises(ValueError, match="must have shape"):
+        ops.linear(normal(random, 1, 512), packed, None)
+    with pytest.raises(ValueError, match="must have shape"):
+        ops.linear(normal(random, 1, 256), PackedTensor("Q4_K", packed.data, (17, 256)), None)
+    assert ops.linear(normal(random, 0, 256), packed, None).shape == (0, 8)
