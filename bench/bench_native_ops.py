@@ -14,7 +14,8 @@ import torch
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.cases import normal, quantized
 from trivium.kernels.native import usable_instruction_sets
-from trivium.kernels.ops import Ops, native_ops, reference_ops
+from trivium.kernels.ops import Ops
+from trivium.kernels.select import native_ops, reference_ops
 
 SHAPES = [(576, 576), (1536, 576), (576, 1536), (49152, 576)]  # out, in
 ROWS = [1, 16, 128]

@@ -14,12 +14,15 @@
 
 #include "cpu.h"
 #include "ops.h"
+#include "program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using trivium::Activation;
 using trivium::AttentionTensors;
 using trivium::Ops;
+using trivium::Program;
+using trivium::StepTensors;
 using trivium::Tensor;
 using trivium::WeightTensor;
 
@@ -47,6 +50,19 @@ const trivium::Kernels& kernels_named(std::string_view name) {
         return *probe.kernels;
     }
     throw std::invalid_argument("no such instruction set: " + std::string(name));
+}
+
+std::optional<Tensor> optional_view(nb::handle object, const char* name) {
+    if (object.is_none()) return std::nullopt;
+    return view(object, name);
+}
+
+// The type's name where it outlives the call.
+TypeName kept(TypeName type) {
+    if (!type) return std::nullopt;
+    for (const auto& layout : trivium::weight_layouts)
+        if (*type == layout.name) return layout.name;
+    throw std::invalid_argument("no kernel for weights of type " + std::string(*type));
 }
 
 }  // namespace
@@ -192,4 +208,75 @@ NB_MODULE(_native, m) {
             },
             "x"_a, "ids"_a, "weights"_a, "gate"_a, "gate_type"_a.none(), "up"_a, "up_type"_a.none(), "down"_a,
             "down_type"_a.none(), "activation"_a, "out"_a);
+
+    nb::class_<Program>(m, "Program", "Ops recorded once, replayed for steps of any number of tokens.")
+        .def(nb::init<Ops&, std::vector<int64_t>>(), "kernels"_a, "buffer_widths"_a, nb::keep_alive<1, 2>())
+        .def_prop_ro("num_ops", &Program::num_ops)
+        .def(
+            "embed",
+            [](Program& self, nb::handle weight, TypeName type, int64_t out) {
+                self.embed({view(weight, "weight"), kept(type)}, out);
+            },
+            "weight"_a, "type"_a.none(), "out"_a)
+        .def("scale", &Program::scale, "x"_a, "factor"_a, "out"_a)
+        .def(
+            "rms_norm",
+            [](Program& self, int64_t x, nb::handle weight, float eps, int64_t out) {
+                const Tensor weight_view = view(weight, "weight");
+                weight_view.require_shape({-1});
+                self.rms_norm(x, weight_view, eps, out);
+            },
+            "x"_a, "weight"_a, "eps"_a, "out"_a)
+        .def(
+            "linear",
+            [](Program& self, int64_t x, nb::handle weight, TypeName type, nb::handle bias, int64_t out) {
+                self.linear(x, {view(weight, "weight"), kept(type)}, optional_view(bias, "bias"), out);
+            },
+            "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
+        .def(
+            "packed_linear",
+            [](Program& self, int64_t x, nb::handle weight, TypeName type, nb::handle bias, int64_t out, bool adds) {
+                self.packed_linear(x, {view(weight, "weight"), kept(type)}, optional_view(bias, "bias"), out, adds);
+            },
+            "x"_a, "weight"_a, "type"_a, "bias"_a.none(), "out"_a, "adds"_a)
+        .def("rotary", &Program::rotary, "q"_a, "k"_a, "dim"_a, "rotation"_a, "q_out"_a, "k_out"_a)
+        .def(
+            "write_kv",
+            [](Program& self, int64_t k, int64_t v, nb::handle key_cache, nb::handle value_cache, int64_t group) {
+                self.write_kv(k, v, view(key_cache, "key_cache"), view(value_cache, "value_cache"), group);
+            },
+            "k"_a, "v"_a, "key_cache"_a, "value_cache"_a, "group"_a)
+        .def(
+            "paged_attention",
+            [](Program& self, int64_t q, nb::handle key_cache, nb::handle value_cache, int64_t group, float scale,
+               std::optional<int64_t> window, std::optional<float> softcap, int64_t out) {
+                self.paged_attention(q,
+                                     {view(key_cache, "key_cache"), view(value_cache, "value_cache"), group, scale,
+                                      window.value_or(0), softcap.value_or(0.0f)},
+                                     out);
+            },
+            "q"_a, "key_cache"_a, "value_cache"_a, "group"_a, "scale"_a, "window"_a.none(), "softcap"_a.none(), "out"_a)
+        .def(
+            "gated",
+            [](Program& self, int64_t gate, int64_t up, std::string_view activation, int64_t out) {
+                self.gated(gate, up, activation_of(activation), out);
+            },
+            "gate"_a, "up"_a, "activation"_a, "out"_a)
+        .def("add", &Program::add, "x"_a, "y"_a, "out"_a)
+        .def(
+            "run",
+            [](Program& self, nb::handle ids, nb::list rotations, nb::list groups, int64_t result, nb::handle out) {
+                StepTensors step;
+                step.ids = view(ids, "ids");
+                for (nb::handle pair : rotations)
+                    step.rotations.push_back({view(pair[0], "cos"), view(pair[1], "sin")});
+                for (nb::handle group : groups)
+                    step.groups.push_back({{view(group[0], "query_starts"), view(group[1], "context_lens"),
+                                            view(group[2], "block_table")},
+                                           view(group[3], "slots")});
+                const Tensor out_view = view(out, "out");
+                nb::gil_scoped_release released;
+                self.run(step, result, out_view);
+            },
+            "ids"_a, "rotations"_a, "groups"_a, "result"_a, "out"_a);
 }

@@ -10,7 +10,7 @@ namespace trivium {
 namespace {
 
 // Elements of cheap work (a norm, a copy) that are worth handing to another thread.
-constexpr int64_t cheap_elements_per_task = 16384;
+constexpr int64_t cheap_elements_per_task = 4096;
 // Rows of a weight per task: some tiles, so that taking a task is cheap, few enough that threads end together.
 constexpr int64_t weight_rows_per_task = 4 * linear_tile;
 
@@ -94,6 +94,11 @@ void require_caches(const Tensor& keys, const Tensor& values, int64_t heads, int
 Ops::Ops(const Kernels& kernels, int num_threads)
     : kernels_(kernels), pool_(num_threads), scratch_(static_cast<size_t>(std::max(1, num_threads))) {}
 
+int64_t Ops::cheap_rows_per_task(int64_t rows, int64_t width) const {
+    const int64_t worth_handing_over = std::max<int64_t>(1, cheap_elements_per_task / std::max<int64_t>(1, width));
+    return std::max(worth_handing_over, ceil_div(rows, 4 * pool_.num_threads()));
+}
+
 float* Ops::Buffer::at_least(int64_t num_floats) {
     constexpr size_t alignment_floats = 16;
     if (memory_.size() < num_floats + alignment_floats) memory_.resize(num_floats + alignment_floats);
@@ -171,7 +176,7 @@ QuantizedRows Ops::quantized(const Tensor& x) {
     all.scales = reinterpret_cast<float*>(memory + rows * columns);
     all.sums = all.scales + rows * all.num_groups();
     all.q_sums = reinterpret_cast<int32_t*>(all.sums + rows * all.num_groups());
-    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / columns);
+    const int64_t rows_per_task = cheap_rows_per_task(rows, columns);
     pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
         const int64_t last = std::min(rows, (task + 1) * rows_per_task);
         for (int64_t i = task * rows_per_task; i < last; ++i)
@@ -181,7 +186,7 @@ QuantizedRows Ops::quantized(const Tensor& x) {
 }
 
 void Ops::packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias,
-                        const Tensor& out) {
+                        const Tensor& out, bool adds) {
     x.require_dtype(DType::f32);
     x.require_shape({-1, -1});
     x.require_contiguous_tail(1);
@@ -210,7 +215,39 @@ void Ops::packed_linear(const Tensor& x, const WeightTensor& packed, const std::
     pool_.run(ceil_div(tiles, tiles_per_task), [&](int64_t task, int) {
         const int64_t first = task * tiles_per_task;
         kernels_.packed_linear({quantized, num_x, matrix, first, std::min(tiles, first + tiles_per_task),
-                                bias ? bias->as<const float>() : nullptr, out.as<float>(), rows, false});
+                                bias ? bias->as<const float>() : nullptr, out.as<float>(), rows, adds});
+    });
+}
+
+template <typename Work>
+void Ops::each_range(int64_t num_elements, const Work& work) {
+    const std::lock_guard lock(one_call_);
+    pool_.run(ceil_div(num_elements, cheap_elements_per_task), [&](int64_t task, int) {
+        const int64_t first = task * cheap_elements_per_task;
+        work(first, std::min(cheap_elements_per_task, num_elements - first));
+    });
+}
+
+void Ops::scale(const Tensor& x, float factor, const Tensor& out) {
+    for (const Tensor* t : {&x, &out}) {
+        t->require_dtype(DType::f32);
+        t->require_contiguous();
+    }
+    require(out.num_elements() == x.num_elements(), "out must have the shape of x");
+    each_range(x.num_elements(), [&](int64_t first, int64_t count) {
+        for (int64_t i = first; i < first + count; ++i) out.as<float>()[i] = x.as<const float>()[i] * factor;
+    });
+}
+
+void Ops::add(const Tensor& x, const Tensor& y, const Tensor& out) {
+    for (const Tensor* t : {&x, &y, &out}) {
+        t->require_dtype(DType::f32);
+        t->require_contiguous();
+    }
+    require(y.num_elements() == x.num_elements() && out.num_elements() == x.num_elements(), "shapes must be the same");
+    each_range(x.num_elements(), [&](int64_t first, int64_t count) {
+        for (int64_t i = first; i < first + count; ++i)
+            out.as<float>()[i] = x.as<const float>()[i] + y.as<const float>()[i];
     });
 }
 
@@ -248,7 +285,7 @@ void Ops::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tenso
 
     const std::lock_guard lock(one_call_);
     const int64_t rows = x.num_elements() / dim;
-    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / dim);
+    const int64_t rows_per_task = cheap_rows_per_task(rows, dim);
     pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
         const int64_t last = std::min(rows, (task + 1) * rows_per_task);
         for (int64_t i = task * rows_per_task; i < last; ++i)
@@ -283,7 +320,7 @@ void Ops::rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tens
                             out.as<float>() + token * out.strides[0] + head * out.strides[1], half, dim);
     };
     const int64_t width = std::max<int64_t>(1, (q.shape[1] + k.shape[1]) * dim);
-    const int64_t tokens_per_task = std::max<int64_t>(1, cheap_elements_per_task / width);
+    const int64_t tokens_per_task = cheap_rows_per_task(tokens, width);
     pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
         const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
         for (int64_t token = task * tokens_per_task; token < last; ++token) {
@@ -304,7 +341,7 @@ void Ops::gated(const Tensor& gate, const Tensor& up, Activation activation, con
     out.require_no_overlap();
 
     const std::lock_guard lock(one_call_);
-    const int64_t rows_per_task = std::max<int64_t>(1, cheap_elements_per_task / std::max<int64_t>(1, width));
+    const int64_t rows_per_task = cheap_rows_per_task(rows, width);
     pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
         const int64_t last = std::min(rows, (task + 1) * rows_per_task);
         for (int64_t i = task * rows_per_task; i < last; ++i)

@@ -35,7 +35,10 @@ public:
     void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
     // `out` uint8 [tiles, bytes of a tile]: the blocks of `weight` [rows, bytes of a row] as packed.h lays them.
     void pack(const WeightTensor& weight, const Tensor& out);
-    void packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias, const Tensor& out);
+    void packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias, const Tensor& out,
+                       bool adds = false);  // to what `out` holds
+    void scale(const Tensor& x, float factor, const Tensor& out);
+    void add(const Tensor& x, const Tensor& y, const Tensor& out);
     void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
     void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out);
     void rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, const Tensor& q_out,
@@ -66,6 +69,10 @@ private:
     Rows whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer);
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
     QuantizedRows quantized(const Tensor& x);
+    int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
+    // work(first, count) over `num_elements` cheap elements.
+    template <typename Work>
+    void each_range(int64_t num_elements, const Work& work);
 
     const Kernels& kernels_;
     ThreadPool pool_;

@@ -5,7 +5,8 @@ from functools import cache
 import pytest
 
 from trivium.kernels.native import usable_instruction_sets
-from trivium.kernels.ops import Ops, native_ops
+from trivium.kernels.ops import Ops
+from trivium.kernels.select import native_ops
 from trivium.types.errors import ConfigError
 
 try:

@@ -14,7 +14,8 @@ from torch import Generator, Tensor
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.cases import error, normal, quantized
 from trivium.kernels.native import NativeKernels
-from trivium.kernels.ops import OP_NAMES, native_ops
+from trivium.kernels.ops import OP_NAMES
+from trivium.kernels.select import native_ops
 from trivium.types.errors import ConfigError
 
 

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from trivium.kernels.native import native_state, usable_instruction_sets
-from trivium.kernels.ops import OP_NAMES, select_ops
+from trivium.kernels.ops import OP_NAMES
+from trivium.kernels.select import select_ops
 from trivium.types.errors import ConfigError
 
 

@@ -296,27 +296,55 @@ static inline IntVec rounded(Vec v) {
 #endif
 }
 
+// Whole numbers from -128 to 127 as bytes, and their sum.
+static inline int32_t put_bytes(IntVec v, int8_t* out) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)out, _mm512_maskz_cvtepi32_epi8(-1, (__m512i)v));
+    return _mm512_reduce_add_epi32((__m512i)v);
+#elif defined(__AVX2__)
+    const __m128i low = _mm256_castsi256_si128((__m256i)v), high = _mm256_extracti128_si256((__m256i)v, 1);
+    const __m128i words = _mm_packs_epi32(low, high);
+    _mm_storel_epi64((__m128i*)out, _mm_packs_epi16(words, words));
+    __m128i sum = _mm_add_epi32(low, high);
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < lanes; ++i) {
+        out[i] = static_cast<int8_t>(v[i]);
+        sum += v[i];
+    }
+    return sum;
+#endif
+}
+
+static inline float largest_lane(Vec v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    return lane_max(v);
+#endif
+}
+
 // One row of x. If any element is not finite, all scales are NaN, so that it shows in every output.
 static void quantize_row(const float* x, const QuantizedRows& out) {
+    constexpr int parts = packed_group_columns / lanes;
     Vec zero_if_finite = Vec{};
     for (int64_t g = 0; g < out.num_groups(); ++g, x += packed_group_columns) {
-        constexpr int parts = packed_group_columns / lanes;
         Vec largest = Vec{};
         for (int i = 0; i < parts; ++i) {
             const Vec v = load(x + i * lanes);
             largest = max(largest, v < 0 ? -v : v);
             zero_if_finite = fma(v, Vec{}, zero_if_finite);
         }
-        const float magnitude = lane_max(largest);
+        const float magnitude = largest_lane(largest);
         const float scale = magnitude / 127.0f;
-        const Vec inverse = splat(magnitude > 0 ? 127.0f / magnitude : 0.0f);
-        int8_t* const q = out.q + g * packed_group_columns;
+        // A magnitude so small that its inverse overflows is as good as none.
+        const Vec inverse = splat(magnitude > 1e-36f ? 127.0f / magnitude : 0.0f);
         int32_t sums[2] = {0, 0};
-        for (int i = 0; i < parts; ++i) {
-            const IntVec whole = rounded(load(x + i * lanes) * inverse);
-            for (int j = 0; j < lanes; ++j) q[i * lanes + j] = static_cast<int8_t>(whole[j]);
-        }
-        for (int i = 0; i < packed_group_columns; ++i) sums[i / 16] += q[i];
+        for (int i = 0; i < parts; ++i)
+            sums[i * lanes / 16] += put_bytes(rounded(load(x + i * lanes) * inverse),
+                                              out.q + g * packed_group_columns + i * lanes);
         out.scales[g] = scale;
         out.sums[g] = scale * static_cast<float>(sums[0] + sums[1]);
         out.q_sums[2 * g] = sums[0];

@@ -10,10 +10,12 @@ import torch
 
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, resolve
+from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner
 from trivium.formats.source import ModelSource, open_source
-from trivium.kernels.ops import Ops, select_ops
+from trivium.kernels.ops import Ops
+from trivium.kernels.select import select_ops
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model, read_spec
 from trivium.models.spec import ModelSpec
@@ -35,11 +37,11 @@ class EngineCore:
         source = open_source(Path(options.model))
         spec = read_spec(source)
         self.config = resolve(options, model_facts(spec), platform.capabilities())
-        platform.open(self.config.num_threads)
         ops = select_ops(options.kernels, self.config.num_threads)
-        self.card = _card(self.config, spec, ops)
+        platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
         self._runner, self._rows = _build_runner(self.config, source, spec, ops)
+        self.card = _card(self.config, spec, ops, self._runner.graph)
         self._scheduler = Scheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -111,7 +113,7 @@ def _build_runner(config: EngineConfig, source: ModelSource, spec: ModelSpec, op
     return Runner(model, kv, rows, config.kv.block_size, device), rows
 
 
-def _card(config: EngineConfig, spec: ModelSpec, ops: Ops) -> ModelCard:
+def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name.removesuffix(".gguf"),
         path=config.options.model,
@@ -122,7 +124,10 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops) -> ModelCard:
         eos_token_ids=spec.eos_ids,
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
-        kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
+        kernels=(
+            *(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
+            graph.state,
+        ),
         adjustments=config.adjustments,
     )
 

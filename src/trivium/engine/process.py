@@ -6,6 +6,7 @@ Torch and the model are imported only after the line to the client is open, so t
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -57,6 +58,7 @@ def serve(launch: Launch, socket: zmq.Socket[bytes]) -> int:
         return EXIT_START_FAILED
     loop = EngineLoop(core, socket, launch.parent_pid)
     signal.signal(signal.SIGTERM, lambda *_: loop.drain())
+    gc.freeze()  # what the start made stays: later collections need not walk through it
     socket.send(encode(Ready(core.card)))
     return loop.run()
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trivium.execute.batch import build_batch
+from trivium.execute.graph import GraphMode
 from trivium.execute.logprobs import token_logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import sample_rows
@@ -22,6 +23,7 @@ PROMPT_LOGITS_AT_ONCE = 64
 
 class Runner:
     def __init__(self, model: Decoder, kv: KVCache, rows: Rows, block_size: int, device: torch.device) -> None:
+        self.graph = GraphMode(model, kv)
         self._model = model
         self._kv = kv
         self._rows = rows
@@ -34,7 +36,7 @@ class Runner:
         if not step.work:
             return StepResult(step_id=step.id, sampled=())
         batch = build_batch(self._rows, step.work, self._block_size, self._device)
-        hidden = self._model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, self._kv)
+        hidden = self.graph.forward(batch)
         prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden))
         samples = np.array([work.samples for work in step.work])
         if not samples.any():

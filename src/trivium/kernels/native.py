@@ -56,7 +56,7 @@ class NativeKernels:
         self.num_threads = num_threads or usable_threads()[0]
         self.fallbacks: Counter[str] = Counter()
         try:
-            self._kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
+            self.kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -68,7 +68,7 @@ class NativeKernels:
         if (tile_bytes := load_extension().packed_tile_bytes(weight.type, columns)) == 0:
             return weight
         packed = torch.empty((-(-rows // TILE_ROWS), tile_bytes), dtype=torch.uint8)
-        self._kernels.pack(weight.data, weight.type, packed)
+        self.kernels.pack(weight.data, weight.type, packed)
         return PackedTensor(weight.type, packed, weight.shape)
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
@@ -77,46 +77,46 @@ class NativeKernels:
         if not self._takes("linear", x.dtype):
             return linear.reference(x, weight, bias)
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        self._kernels.linear(_dense_rows(x), *_parts(weight), _float32(bias), out)
+        self.kernels.linear(_dense_rows(x), *_parts(weight), _float32(bias), out)
         return out
 
     def _packed_linear(self, x: Tensor, weight: PackedTensor, bias: Tensor | None) -> Tensor:
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        self._kernels.packed_linear(_dense_rows(x.float()), weight.data, weight.type, _float32(bias), out)
+        self.kernels.packed_linear(_dense_rows(x.float()), weight.data, weight.type, _float32(bias), out)
         return out.to(x.dtype)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
         if not self._takes("embed", dtype):
             return embed.reference(ids, weight, dtype)
         out = torch.empty((ids.shape[0], weight.shape[1]), dtype=torch.float32)
-        self._kernels.embed(ids.contiguous(), *_parts(weight), out)
+        self.kernels.embed(ids.contiguous(), *_parts(weight), out)
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if not self._takes("rms_norm", x.dtype):
             return rms_norm.reference(x, weight, eps)
         out = torch.empty(x.shape, dtype=torch.float32)
-        self._kernels.rms_norm(x.contiguous(), _float32(weight), eps, out)
+        self.kernels.rms_norm(x.contiguous(), _float32(weight), eps, out)
         return out
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         if not self._takes("rotary", q.dtype):
             return rotary.reference(q, k, cos, sin)
         q_out, k_out = torch.empty(q.shape, dtype=torch.float32), torch.empty(k.shape, dtype=torch.float32)
-        self._kernels.rotary(_dense_rows(q), _dense_rows(k), cos.contiguous(), sin.contiguous(), q_out, k_out)
+        self.kernels.rotary(_dense_rows(q), _dense_rows(k), cos.contiguous(), sin.contiguous(), q_out, k_out)
         return q_out, k_out
 
     def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
         if not self._takes("gated", gate.dtype):
             return gated.reference(gate, up, activation)
         out = torch.empty(gate.shape, dtype=torch.float32)
-        self._kernels.gated(_dense_rows(gate), _dense_rows(up), activation, out)
+        self.kernels.gated(_dense_rows(gate), _dense_rows(up), activation, out)
         return out
 
     def write_kv(self, k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
         if not self._takes("write_kv", k.dtype) or not self._holds("write_kv", key_cache.dtype):
             return write_kv.reference(k, v, key_cache, value_cache, slots)
-        self._kernels.write_kv(_dense_rows(k), _dense_rows(v), key_cache, value_cache, slots.contiguous())
+        self.kernels.write_kv(_dense_rows(k), _dense_rows(v), key_cache, value_cache, slots.contiguous())
         return None
 
     def paged_attention(
@@ -132,7 +132,7 @@ class NativeKernels:
         if not self._takes("paged_attention", q.dtype) or not self._holds("paged_attention", key_cache.dtype):
             return paged_attention.reference(q, key_cache, value_cache, batch, scale, window, softcap)
         out = torch.empty(q.shape, dtype=torch.float32)
-        self._kernels.paged_attention(
+        self.kernels.paged_attention(
             _dense_rows(q),
             key_cache,
             value_cache,
@@ -152,7 +152,7 @@ class NativeKernels:
         if not self._takes("experts", x.dtype):
             return experts.reference(x, ids, weights, gate, up, down, activation)
         out = torch.empty(x.shape, dtype=torch.float32)
-        self._kernels.experts(
+        self.kernels.experts(
             _dense_rows(x),
             ids.contiguous(),
             weights.contiguous(),

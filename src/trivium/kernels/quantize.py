@@ -11,8 +11,8 @@ LARGEST = 127
 
 def quantized_activations(x: Tensor) -> Tensor:
     """x [T, in] float32, rounded to the nearest value that its group can hold, halves to even."""
-    groups = x.unflatten(-1, (-1, GROUP_COLUMNS))
+    groups = x.view(len(x), -1, GROUP_COLUMNS)
     magnitude = groups.abs().amax(dim=-1, keepdim=True)
     # One division, as in the kernels; a number over a tensor would be a reciprocal and a product, rounded twice.
     inverse = torch.where(magnitude > 0, torch.full_like(magnitude, LARGEST) / magnitude, 0.0)
-    return ((groups * inverse).round() * (magnitude / LARGEST)).flatten(-2)
+    return ((groups * inverse).round() * (magnitude / LARGEST)).view(x.shape)

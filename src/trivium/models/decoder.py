@@ -12,7 +12,7 @@ from trivium.kernels.ops import Ops
 from trivium.kernels.weights import LinearWeight
 from trivium.models.kv_cache import KVCache
 from trivium.models.layers import Layer, RMSNorm, Weights
-from trivium.models.rope import Rope
+from trivium.models.rope import Rope, Rotation
 from trivium.models.spec import ModelSpec
 
 
@@ -58,15 +58,29 @@ class Decoder:
         A token's length is max(tokens of the row's prompt, position + 1): the sequence in which it was first
         computed, which some rope scalings go by.
         """
-        hidden = self.ops.embed(tokens, self.embedding, self.dtype)
+        return self.through_layers(tokens, self.rotations(positions, lengths), attention, kv, self.ops)
+
+    def rotations(self, positions: Tensor, lengths: Tensor) -> list[Rotation]:
+        """Of each kind of rope that the layers use."""
+        return [rope.rotation(positions, lengths) for rope in self.ropes]
+
+    def through_layers(
+        self,
+        tokens: Tensor,
+        rotations: Sequence[Rotation],
+        attention: Sequence[AttentionBatch],
+        kv: KVCache,
+        ops: Ops,
+    ) -> Tensor:
+        """The part of `forward` that is ops alone, and can be recorded."""
+        hidden = ops.embed(tokens, self.embedding, self.dtype)
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
-        rotations = [rope.rotation(positions, lengths) for rope in self.ropes]
         for index, layer in enumerate(self.layers):
             layer_kv = kv.layer(index)
             rotation = rotations[self.rope_of_layer[index]]
-            hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, self.ops)
-        return self.final_norm.forward(hidden, self.ops)
+            hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, ops)
+        return self.final_norm.forward(hidden, ops)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [M, H], as `forward` gave it -> float32 [M, V]."""

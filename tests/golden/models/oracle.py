@@ -10,7 +10,7 @@ from paged_run import Generated
 from transformers import PreTrainedModel
 
 from trivium.formats.source import open_source
-from trivium.kernels.ops import Kernels, select_ops
+from trivium.kernels.select import Kernels, select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.load import load_model
 

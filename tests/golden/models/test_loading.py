@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from trivium.formats.source import open_source
-from trivium.kernels.ops import select_ops
+from trivium.kernels.select import select_ops
 from trivium.kernels.weights import QuantizedTensor
 from trivium.models.load import load_model, random_model, read_spec
 from trivium.types.errors import ModelFileError, UnsupportedModelError

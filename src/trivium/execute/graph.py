@@ -1,0 +1,54 @@
+"""Graph mode with counted fallback: a step is replayed where it could be recorded, and runs op by op where not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trivium.execute.batch import Batch
+from trivium.kernels.ops import Graph, NotRecordable, Ops
+from trivium.models.decoder import Decoder
+from trivium.models.kv_cache import KVCache
+
+
+class GraphMode:
+    """`replayed` and `eager` count steps; an eager step is counted under the reason why it was not replayed."""
+
+    def __init__(self, model: Decoder, kv: KVCache) -> None:
+        self._model = model
+        self._kv = kv
+        self._graph: Graph | None = None
+        self._why_eager = ""
+        self.replayed = 0
+        self.eager: Counter[str] = Counter()
+        try:
+            self._graph = self._record()
+        except NotRecordable as reason:
+            self._why_eager = str(reason)
+
+    @property
+    def state(self) -> str:
+        """For the start report."""
+        return "graph: recorded once, replayed for every step" if self._graph else f"graph: none, {self._why_eager}"
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Hidden states [T, H] of the batch's tokens, after the final norm."""
+        rotations = self._model.rotations(batch.positions, batch.lengths)
+        if self._graph is None:
+            self.eager[self._why_eager] += 1
+            return self._model.through_layers(batch.tokens, rotations, batch.attention, self._kv, self._model.ops)
+        self.replayed += 1
+        return self._graph.run(batch.tokens, rotations, batch.attention)
+
+    def _record(self) -> Graph:
+        record = self._model.ops.record
+        if record is None:
+            raise NotRecordable("these kernels have no graph mode")
+
+        def steps(ops: Ops, tokens: Any, rotations: Sequence[Any], attention: Sequence[Any]) -> Any:
+            return self._model.through_layers(tokens, rotations, attention, self._kv, ops)
+
+        return record(steps, len(self._model.ropes), len(self._kv.spec.groups))

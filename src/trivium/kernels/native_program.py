@@ -1,0 +1,262 @@
+"""Graph mode of the native kernels: a decoder's ops are recorded once, then replayed without Python in between.
+
+    program = record(steps, num_rotations, num_groups, native)   # `steps` is the code that runs eagerly
+    hidden = program.run(tokens, rotations, attention)
+
+A value stands for a tensor [T, …] of a step with any number of tokens T. Code that asks such a value for something that
+has no native op is not recorded, with the reason; it runs eagerly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.gated import Activation
+from trivium.kernels.native import NativeKernels, load_extension
+from trivium.kernels.ops import NotRecordable, Ops
+from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
+
+
+def record(
+    steps: Callable[[Any, Any, Any, Any], Any], num_rotations: int, num_groups: int, native: NativeKernels
+) -> NativeProgram:
+    recording = Recording()
+    rotations = [RotationInput(index) for index in range(num_rotations)]
+    groups = [GroupInput(index) for index in range(num_groups)]
+    result = steps(recording.ops(), None, rotations, groups)
+    return recording.compile(result, native)
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A float32 tensor [T, *shape] of a step. Values that are views of one another share an id."""
+
+    recording: Recording
+    id: int
+    shape_of_token: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return prod(self.shape_of_token)
+
+    def __len__(self) -> int:
+        return 1  # stands for T; `view` takes it back
+
+    def view(self, rows: int, *shape: int) -> Value:
+        rest = self.width // -prod(shape) if -1 in shape else 0
+        return Value(self.recording, self.id, tuple(rest if size == -1 else size for size in shape))
+
+    def flatten(self, start: int) -> Value:
+        assert start == 1
+        return Value(self.recording, self.id, (self.width,))
+
+    def __add__(self, other: Value) -> Value:
+        out = self.recording.value(self.shape_of_token)
+        self.recording.note("add", (self, other), (out,))
+        return out
+
+    def __mul__(self, factor: float) -> Value:
+        out = self.recording.value(self.shape_of_token)
+        self.recording.note("scale", (self,), (out,), factor)
+        return out
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], *_: object) -> NoReturn:
+        raise NotRecordable(f"no native op for {function.__name__} of a step's values")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotRecordable(f"no native op for {name} of a step's values")
+
+
+@dataclass(frozen=True)
+class RotationInput:
+    """Which of the step's rotations; its `cos` and `sin` are both of them."""
+
+    index: int
+
+    @property
+    def cos(self) -> RotationInput:
+        return self
+
+    @property
+    def sin(self) -> RotationInput:
+        return self
+
+
+@dataclass(frozen=True)
+class GroupInput:
+    """Which of the step's KV groups; its `slots` are the group's."""
+
+    index: int
+
+    @property
+    def slots(self) -> GroupInput:
+        return self
+
+
+@dataclass(frozen=True)
+class NotedOp:
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    arguments: tuple[Any, ...]
+
+
+@dataclass
+class Recording:
+    noted: list[NotedOp] = field(default_factory=list)
+    num_values: int = 0
+
+    def value(self, shape: tuple[int, ...]) -> Value:
+        self.num_values += 1
+        return Value(self, self.num_values - 1, shape)
+
+    def note(self, name: str, inputs: tuple[Value, ...], outputs: tuple[Value, ...], *arguments: Any) -> None:
+        self.noted.append(NotedOp(name, inputs, outputs, arguments))
+
+    def ops(self) -> Ops:
+        return Ops(
+            prepare=lambda weight: weight,
+            linear=self._linear,  # type: ignore[arg-type]
+            embed=self._embed,  # type: ignore[arg-type]
+            rms_norm=self._rms_norm,  # type: ignore[arg-type]
+            rotary=self._rotary,  # type: ignore[arg-type]
+            gated=self._gated,  # type: ignore[arg-type]
+            write_kv=self._write_kv,  # type: ignore[arg-type]
+            paged_attention=self._paged_attention,  # type: ignore[arg-type]
+            experts=self._experts,
+            record=None,
+            has_own_threads=True,
+            providers={},
+            fallbacks=Counter(),
+        )
+
+    def _embed(self, ids: object, weight: Weight, dtype: torch.dtype) -> Value:
+        if dtype != torch.float32:
+            raise NotRecordable(f"activations are {dtype}, and native ops take float32".replace("torch.", ""))
+        out = self.value((weight.shape[1],))
+        self.note("embed", (), (out,), *_parts(weight))
+        return out
+
+    def _linear(self, x: Value, weight: LinearWeight, bias: Tensor | None) -> Value:
+        out = self.value((weight.shape[0],))
+        bias = None if bias is None else bias.float()
+        if isinstance(weight, PackedTensor):
+            self.note("packed_linear", (x,), (out,), weight.data, weight.type, bias)
+        else:
+            self.note("linear", (x,), (out,), *_parts(weight), bias)
+        return out
+
+    def _rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
+        out = self.value(x.shape_of_token)
+        self.note("rms_norm", (x,), (out,), weight, eps)
+        return out
+
+    def _rotary(self, q: Value, k: Value, cos: RotationInput, sin: RotationInput) -> tuple[Value, Value]:
+        q_out, k_out = self.value(q.shape_of_token), self.value(k.shape_of_token)
+        self.note("rotary", (q, k), (q_out, k_out), q.shape_of_token[-1], cos.index)
+        return q_out, k_out
+
+    def _gated(self, gate: Value, up: Value, activation: Activation) -> Value:
+        out = self.value(gate.shape_of_token)
+        self.note("gated", (gate, up), (out,), activation)
+        return out
+
+    def _write_kv(self, k: Value, v: Value, key_cache: Tensor, value_cache: Tensor, slots: GroupInput) -> None:
+        self.note("write_kv", (k, v), (), key_cache, value_cache, slots.index)
+
+    def _paged_attention(
+        self,
+        q: Value,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: GroupInput,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Value:
+        out = self.value(q.shape_of_token)
+        self.note("paged_attention", (q,), (out,), key_cache, value_cache, batch.index, scale, window, softcap)
+        return out
+
+    def _experts(self, *_: object) -> NoReturn:
+        raise NotRecordable("experts have no native op in graph mode")
+
+    def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
+        buffer_of, widths = _share_buffers(self.noted, result)
+        program = load_extension().Program(native.kernels, widths)
+        for op in self.noted:
+            inputs = [buffer_of[value.id] for value in op.inputs]
+            outputs = [buffer_of[value.id] for value in op.outputs]
+            _EMIT[op.name](program, inputs, outputs, op.arguments)
+        return NativeProgram(program, buffer_of[result.id], widths[buffer_of[result.id]], self)
+
+
+class NativeProgram:
+    def __init__(self, program: Any, result: int, width: int, recording: Recording) -> None:
+        self._program = program
+        self._result = result
+        self._width = width
+        self._recording = recording  # holds the weights and caches that the program points into
+
+    @property
+    def num_ops(self) -> int:
+        return int(self._program.num_ops)
+
+    def run(
+        self, tokens: Tensor, rotations: Sequence[tuple[Tensor, Tensor]], attention: Sequence[AttentionBatch]
+    ) -> Tensor:
+        out = torch.empty((len(tokens), self._width), dtype=torch.float32)
+        groups = [(batch.query_starts, batch.context_lens, batch.block_table, batch.slots) for batch in attention]
+        self._program.run(tokens, [tuple(rotation) for rotation in rotations], groups, self._result, out)
+        return out
+
+
+def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, int], list[int]]:
+    """(buffer of each value, width of each buffer): a buffer is free again after its value's last use.
+
+    An op's outputs never share a buffer with its inputs, which it may still be reading.
+    """
+    last_use = {value.id: index for index, op in enumerate(noted) for value in (*op.inputs, *op.outputs)}
+    last_use[result.id] = len(noted)
+    buffer_of: dict[int, int] = {}
+    widths: list[int] = []
+    free: defaultdict[int, list[int]] = defaultdict(list)  # by width
+    for index, op in enumerate(noted):
+        for value in op.outputs:
+            if free[value.width]:
+                buffer_of[value.id] = free[value.width].pop()
+            else:
+                buffer_of[value.id] = len(widths)
+                widths.append(value.width)
+        for value in {value.id: value for value in (*op.inputs, *op.outputs)}.values():
+            if last_use[value.id] == index:
+                free[value.width].append(buffer_of[value.id])
+    return buffer_of, widths
+
+
+def _parts(weight: Weight) -> tuple[Tensor, str | None]:
+    return (weight.data, weight.type) if isinstance(weight, QuantizedTensor) else (weight, None)
+
+
+Emit = Callable[[Any, list[int], list[int], tuple[Any, ...]], None]
+_EMIT: dict[str, Emit] = {
+    "embed": lambda program, i, o, a: program.embed(*a, o[0]),
+    "scale": lambda program, i, o, a: program.scale(i[0], a[0], o[0]),
+    "rms_norm": lambda program, i, o, a: program.rms_norm(i[0], *a, o[0]),
+    "linear": lambda program, i, o, a: program.linear(i[0], *a, o[0]),
+    "packed_linear": lambda program, i, o, a: program.packed_linear(i[0], *a, o[0], False),
+    "rotary": lambda program, i, o, a: program.rotary(*i, *a, *o),
+    "write_kv": lambda program, i, o, a: program.write_kv(*i, *a),
+    "paged_attention": lambda program, i, o, a: program.paged_attention(i[0], *a, o[0]),
+    "gated": lambda program, i, o, a: program.gated(*i, a[0], o[0]),
+    "add": lambda program, i, o, a: program.add(*i, o[0]),
+}

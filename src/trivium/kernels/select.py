@@ -1,0 +1,70 @@
+"""Who runs each op: the native kernels, or the torch reference that every provider is measured against."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
+from trivium.kernels.native import NativeKernels
+from trivium.kernels.native_program import record
+from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
+from trivium.types.errors import ConfigError
+
+Kernels = Literal["auto", "reference", "native"]
+
+
+def select_ops(kernels: Kernels, num_threads: int | None = None) -> Ops:
+    """`num_threads` is of the native kernels; None: what the process may use."""
+    if kernels == "reference":
+        return reference_ops("asked for")
+    try:
+        return native_ops(num_threads=num_threads, reason="asked for" if kernels == "native" else "the fastest here")
+    except ConfigError as error:
+        if kernels == "native":
+            raise
+        return reference_ops(str(error))
+
+
+def native_ops(instruction_set: str | None = None, num_threads: int | None = None, reason: str = "asked for") -> Ops:
+    """`instruction_set` is one of `native.usable_instruction_sets()`; None: the best."""
+    native = NativeKernels(instruction_set, num_threads)
+    provider = Provider(f"native {native.instruction_set}", f"{reason}, {native.num_threads} threads")
+
+    def record_natively(steps: Callable[[Any, Any, Any, Any], Any], num_rotations: int, num_groups: int) -> Graph:
+        return record(steps, num_rotations, num_groups, native)
+
+    return Ops(
+        prepare=native.prepare,
+        linear=native.linear,
+        embed=native.embed,
+        rms_norm=native.rms_norm,
+        rotary=native.rotary,
+        gated=native.gated,
+        write_kv=native.write_kv,
+        paged_attention=native.paged_attention,
+        experts=native.experts,
+        record=record_natively,
+        has_own_threads=True,
+        providers=dict.fromkeys(OP_NAMES, provider),
+        fallbacks=native.fallbacks,
+    )
+
+
+def reference_ops(reason: str) -> Ops:
+    return Ops(
+        prepare=lambda weight: weight,
+        linear=linear.reference,
+        embed=embed.reference,
+        rms_norm=rms_norm.reference,
+        rotary=rotary.reference,
+        gated=gated.reference,
+        write_kv=write_kv.reference,
+        paged_attention=paged_attention.reference,
+        experts=experts.reference,
+        record=None,
+        has_own_threads=False,
+        providers=dict.fromkeys(OP_NAMES, Provider("reference", reason)),
+        fallbacks=Counter(),
+    )

@@ -1,0 +1,71 @@
+"""Graph mode: what is replayed is what runs eagerly, to the bit; what cannot be replayed says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from families import FAMILIES, TinyFamily
+
+from trivium.execute.batch import build_batch
+from trivium.execute.graph import GraphMode
+from trivium.execute.rows import Rows
+from trivium.formats.source import open_source
+from trivium.kernels.native import native_state
+from trivium.kernels.select import select_ops
+from trivium.models.kv_cache import KVCache
+from trivium.models.load import load_model
+from trivium.types.request import Sampling, Stopping
+from trivium.types.step import RowStart, RowWork, TableUpdate
+
+BLOCK_SIZE = 16
+pytestmark = pytest.mark.skipif("native" not in native_state(), reason="the native kernels were not built")
+
+
+def first_step(num_groups: int, rows: Rows, lengths: list[int]) -> list[RowWork]:
+    """Rows of the given lengths, each with blocks of its own, all of whose tokens are to be computed."""
+    generator, work, block = torch.Generator().manual_seed(0), [], 0
+    for row, length in enumerate(lengths):
+        tokens = tuple(torch.randint(3, 500, (length,), generator=generator).tolist())
+        rows.start(RowStart(row, f"r{row}", 0, tokens, length, Sampling(seed=0), Stopping(max_tokens=1)))
+        count = -(-length // BLOCK_SIZE)
+        tables = []
+        for group in range(num_groups):
+            tables.append(TableUpdate(group, 0, tuple(range(block, block + count))))
+            block += count
+        rows.update_tables(row, tables)
+        work.append(RowWork(row, 0, length, True, tuple(tables)))
+    return work
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_replayed_step_is_the_eager_step_to_the_bit(family: TinyFamily, tmp_path: Path) -> None:
+    family.save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    kv = KVCache(spec, 100 * len(spec.groups), "cpu")
+    rows = Rows(8, 512, spec)
+    graph = GraphMode(model, kv)
+    if model.spec.moe is not None:
+        assert graph.state == "graph: none, no native op for softmax of a step's values"
+    for lengths in ([1], [40, 1, 17], [300]):
+        batch = build_batch(rows, first_step(len(spec.groups), rows, lengths), BLOCK_SIZE, torch.device("cpu"))
+        eager = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
+        assert torch.equal(graph.forward(batch), eager)
+    expected = (0, 3) if model.spec.moe is not None else (3, 0)
+    assert (graph.replayed, graph.eager.total()) == expected
+
+
+def test_reference_kernels_have_no_graph_and_say_so(tmp_path: Path) -> None:
+    FAMILIES[0].save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("reference"), torch.float32, "cpu")
+    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "float32"), 4, "cpu"))
+    assert graph.state == "graph: none, these kernels have no graph mode"
+
+
+def test_other_activations_than_float32_run_eagerly_and_say_so(tmp_path: Path) -> None:
+    FAMILIES[0].save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("native"), torch.bfloat16, "cpu")
+    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "bfloat16"), 4, "cpu"))
+    assert graph.state == "graph: none, activations are bfloat16, and native ops take float32"
