@@ -127,7 +127,7 @@ NB_MODULE(_native, m) {
                 const Tensor x_view = view(x, "x"), out_view = view(out, "out");
                 const WeightTensor packed_view = {view(packed, "packed"), type};
                 nb::gil_scoped_release released;
-                self.packed_linear(x_view, packed_view, bias_view, out_view);
+                self.packed_linears(x_view, {{packed_view, bias_view, out_view}});
             },
             "x"_a, "packed"_a, "type"_a, "bias"_a.none(), "out"_a)
         .def(
@@ -234,11 +234,17 @@ NB_MODULE(_native, m) {
             },
             "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
         .def(
-            "packed_linear",
-            [](Program& self, int64_t x, nb::handle weight, TypeName type, nb::handle bias, int64_t out, bool adds) {
-                self.packed_linear(x, {view(weight, "weight"), kept(type)}, optional_view(bias, "bias"), out, adds);
+            "packed_linears",
+            [](Program& self, int64_t x, nb::list layers) {
+                std::vector<Program::RecordedLayer> recorded;
+                for (nb::handle layer : layers)
+                    recorded.push_back({{view(layer[0], "weight"), kept(nb::cast<std::string_view>(layer[1]))},
+                                        optional_view(layer[2], "bias"),
+                                        nb::cast<int64_t>(layer[3]),
+                                        nb::cast<bool>(layer[4])});
+                self.packed_linears(x, std::move(recorded));
             },
-            "x"_a, "weight"_a, "type"_a, "bias"_a.none(), "out"_a, "adds"_a)
+            "x"_a, "layers"_a, "Each layer: (weight, type, bias or None, out, whether it adds to what `out` holds).")
         .def("rotary", &Program::rotary, "q"_a, "k"_a, "dim"_a, "rotation"_a, "q_out"_a, "k_out"_a)
         .def(
             "write_kv",

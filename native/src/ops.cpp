@@ -185,38 +185,46 @@ QuantizedRows Ops::quantized(const Tensor& x) {
     return all;
 }
 
-void Ops::packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias,
-                        const Tensor& out, bool adds) {
+void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers) {
     x.require_dtype(DType::f32);
     x.require_shape({-1, -1});
     x.require_contiguous_tail(1);
-    out.require_dtype(DType::f32);
-    out.require_shape({x.shape[0], -1});
-    out.require_contiguous();
-    const int64_t num_x = x.shape[0], columns = x.shape[1], rows = out.shape[1];
-    const PackedLayout p = packed_layout(type_of(packed));
-    require(p.unit_columns > 0 && columns > 0 && columns % p.unit_columns == 0,
-            std::to_string(columns) + " columns are not whole units of the weight's type");
-    packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(p, columns)});
-    packed.tensor.require_contiguous();
-    if (bias) {
-        bias->require_dtype(DType::f32);
-        bias->require_shape({rows});
-        bias->require_contiguous();
+    const int64_t num_x = x.shape[0], columns = x.shape[1];
+    for (const PackedLayer& layer : layers) {
+        layer.out.require_dtype(DType::f32);
+        layer.out.require_shape({num_x, -1});
+        layer.out.require_contiguous();
+        const int64_t rows = layer.out.shape[1];
+        const PackedLayout p = packed_layout(type_of(layer.packed));
+        require(p.unit_columns > 0 && columns > 0 && columns % p.unit_columns == 0,
+                std::to_string(columns) + " columns are not whole units of the weight's type");
+        layer.packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(p, columns)});
+        layer.packed.tensor.require_contiguous();
+        if (layer.bias) {
+            layer.bias->require_dtype(DType::f32);
+            layer.bias->require_shape({rows});
+            layer.bias->require_contiguous();
+        }
     }
     if (num_x == 0) return;
 
     const std::lock_guard lock(one_call_);
     const QuantizedRows quantized = this->quantized(x);
-    const PackedMatrix matrix = {type_of(packed), packed.tensor.as<const uint8_t>(), rows, columns};
     // Several times as many tasks as threads, so that they end together, each long enough to be worth taking.
-    const int64_t tiles = packed_tiles(rows);
-    const int64_t tiles_per_task = std::max<int64_t>(1, std::min<int64_t>(16, tiles / (4 * pool_.num_threads())));
-    pool_.run(ceil_div(tiles, tiles_per_task), [&](int64_t task, int) {
-        const int64_t first = task * tiles_per_task;
-        kernels_.packed_linear({quantized, num_x, matrix, first, std::min(tiles, first + tiles_per_task),
-                                bias ? bias->as<const float>() : nullptr, out.as<float>(), rows, adds});
-    });
+    int64_t all_tiles = 0;
+    for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
+    const int64_t tiles_per_task = std::max<int64_t>(1, std::min<int64_t>(16, all_tiles / (4 * pool_.num_threads())));
+    packed_tasks_.clear();
+    for (const PackedLayer& layer : layers) {
+        const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
+        const PackedMatrix matrix = {type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
+        for (int64_t first = 0; first < tiles; first += tiles_per_task)
+            packed_tasks_.push_back({quantized, num_x, matrix, first, std::min(tiles, first + tiles_per_task),
+                                     layer.bias ? layer.bias->as<const float>() : nullptr, layer.out.as<float>(), rows,
+                                     layer.adds});
+    }
+    pool_.run(static_cast<int64_t>(packed_tasks_.size()),
+              [&](int64_t task, int) { kernels_.packed_linear(packed_tasks_[static_cast<size_t>(task)]); });
 }
 
 template <typename Work>

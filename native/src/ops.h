@@ -25,6 +25,13 @@ struct AttentionTensors {
     Tensor block_table;
 };
 
+struct PackedLayer {
+    WeightTensor packed;
+    std::optional<Tensor> bias;
+    Tensor out;
+    bool adds = false;  // to what `out` holds
+};
+
 class Ops {
 public:
     Ops(const Kernels& kernels, int num_threads);
@@ -35,8 +42,8 @@ public:
     void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
     // `out` uint8 [tiles, bytes of a tile]: the blocks of `weight` [rows, bytes of a row] as packed.h lays them.
     void pack(const WeightTensor& weight, const Tensor& out);
-    void packed_linear(const Tensor& x, const WeightTensor& packed, const std::optional<Tensor>& bias, const Tensor& out,
-                       bool adds = false);  // to what `out` holds
+    // Layers of the same x, which is quantized once.
+    void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
     void scale(const Tensor& x, float factor, const Tensor& out);
     void add(const Tensor& x, const Tensor& y, const Tensor& out);
     void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
@@ -80,6 +87,7 @@ private:
     std::vector<Buffer> scratch_;
     Buffer padded_x_;
     Buffer quantized_x_;
+    std::vector<PackedPart> packed_tasks_;
     Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
 };
 

@@ -84,11 +84,15 @@ void Program::linear(int64_t x, const WeightTensor& weight, const std::optional<
     steps_.push_back([=, this](const StepTensors&) { ops_.linear(rows(x), weight, bias, rows(out)); });
 }
 
-void Program::packed_linear(int64_t x, const WeightTensor& weight, const std::optional<Tensor>& bias, int64_t out,
-                            bool adds) {
+void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
     width(x);
-    width(out);
-    steps_.push_back([=, this](const StepTensors&) { ops_.packed_linear(rows(x), weight, bias, rows(out), adds); });
+    for (const RecordedLayer& layer : layers) width(layer.out);
+    steps_.push_back([=, this, layers = std::move(layers)](const StepTensors&) {
+        packed_layers_.clear();
+        for (const RecordedLayer& layer : layers)
+            packed_layers_.push_back({layer.packed, layer.bias, rows(layer.out), layer.adds});
+        ops_.packed_linears(rows(x), packed_layers_);
+    });
 }
 
 void Program::rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out) {

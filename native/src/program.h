@@ -46,7 +46,13 @@ public:
     void scale(int64_t x, float factor, int64_t out);
     void rms_norm(int64_t x, const Tensor& weight, float eps, int64_t out);  // of each `weight` floats of a row
     void linear(int64_t x, const WeightTensor& weight, const std::optional<Tensor>& bias, int64_t out);
-    void packed_linear(int64_t x, const WeightTensor& weight, const std::optional<Tensor>& bias, int64_t out, bool adds);
+    struct RecordedLayer {
+        WeightTensor packed;
+        std::optional<Tensor> bias;
+        int64_t out;
+        bool adds;
+    };
+    void packed_linears(int64_t x, std::vector<RecordedLayer> layers);
     void rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out);
     void write_kv(int64_t k, int64_t v, const Tensor& key_cache, const Tensor& value_cache, int64_t group);
     void paged_attention(int64_t q, const RecordedAttention& attention, int64_t out);
@@ -69,6 +75,7 @@ private:
     std::vector<int64_t> widths_;
     std::vector<std::vector<float>> buffers_;
     std::vector<Recorded> steps_;
+    std::vector<PackedLayer> packed_layers_;
     int64_t num_tokens_ = 0;
 };
 

@@ -16,6 +16,7 @@ from trivium.kernels.native import native_state
 from trivium.kernels.select import select_ops
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model
+from trivium.store import DEFAULT_MODEL, ModelStore
 from trivium.types.request import Sampling, Stopping
 from trivium.types.step import RowStart, RowWork, TableUpdate
 
@@ -55,6 +56,20 @@ def test_a_replayed_step_is_the_eager_step_to_the_bit(family: TinyFamily, tmp_pa
         assert torch.equal(graph.forward(batch), eager)
     expected = (0, 3) if model.spec.moe is not None else (3, 0)
     assert (graph.replayed, graph.eager.total()) == expected
+
+
+def test_packed_layers_are_joined_and_add_to_residuals_without_changing_a_bit() -> None:
+    """The default model: its quantized weights are packed, which the recorder fuses."""
+    model = load_model(open_source(ModelStore().resolve(DEFAULT_MODEL)), select_ops("native"), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    kv = KVCache(spec, 100, "cpu")
+    rows = Rows(8, 512, spec)
+    graph = GraphMode(model, kv)
+    for lengths in ([1], [40, 1, 17]):
+        batch = build_batch(rows, first_step(1, rows, lengths), BLOCK_SIZE, torch.device("cpu"))
+        eager = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
+        assert torch.equal(graph.forward(batch), eager)
+    assert graph.replayed == 2
 
 
 def test_reference_kernels_have_no_graph_and_say_so(tmp_path: Path) -> None:

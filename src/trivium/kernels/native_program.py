@@ -103,11 +103,19 @@ class GroupInput:
 
 
 @dataclass(frozen=True)
+class PackedLayer:
+    weight: PackedTensor
+    bias: Tensor | None
+    adds: bool = False  # to what its output holds
+
+
+@dataclass(frozen=True)
 class NotedOp:
     name: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     arguments: tuple[Any, ...]
+    updates: Value | None = None  # the input that the output takes the place of
 
 
 @dataclass
@@ -150,7 +158,7 @@ class Recording:
         out = self.value((weight.shape[0],))
         bias = None if bias is None else bias.float()
         if isinstance(weight, PackedTensor):
-            self.note("packed_linear", (x,), (out,), weight.data, weight.type, bias)
+            self.note("packed_linears", (x,), (out,), PackedLayer(weight, bias))
         else:
             self.note("linear", (x,), (out,), *_parts(weight), bias)
         return out
@@ -191,9 +199,10 @@ class Recording:
         raise NotRecordable("experts have no native op in graph mode")
 
     def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
-        buffer_of, widths = _share_buffers(self.noted, result)
+        noted = _together(_into_residuals(self.noted, result))
+        buffer_of, widths = _share_buffers(noted, result)
         program = load_extension().Program(native.kernels, widths)
-        for op in self.noted:
+        for op in noted:
             inputs = [buffer_of[value.id] for value in op.inputs]
             outputs = [buffer_of[value.id] for value in op.outputs]
             _EMIT[op.name](program, inputs, outputs, op.arguments)
@@ -220,25 +229,81 @@ class NativeProgram:
         return out
 
 
+def _last_uses(noted: Sequence[NotedOp], result: Value) -> dict[int, int]:
+    """By value: the index of the last op that has to do with it."""
+    last_use = {value.id: index for index, op in enumerate(noted) for value in (*op.inputs, *op.outputs)}
+    last_use[result.id] = len(noted)
+    return last_use
+
+
+def _into_residuals(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
+    """A packed layer whose output is only added to a value that is not needed after adds to it itself."""
+    last_use = _last_uses(noted, result)
+    fused: list[NotedOp] = []
+    for index, op in enumerate(noted):
+        before = fused[-1] if fused else None
+        if (
+            op.name == "add"
+            and before is not None
+            and before.name == "packed_linears"
+            and before.outputs[0].id == op.inputs[1].id
+            and last_use[op.inputs[0].id] == index
+            and last_use[op.inputs[1].id] == index
+        ):
+            (layer,) = before.arguments
+            residual = op.inputs[0]
+            fused[-1] = NotedOp(
+                "packed_linears",
+                (*before.inputs, residual),
+                op.outputs,
+                (PackedLayer(layer.weight, layer.bias, adds=True),),
+                updates=residual,
+            )
+        else:
+            fused.append(op)
+    return fused
+
+
+def _together(noted: Sequence[NotedOp]) -> list[NotedOp]:
+    """Neighbouring packed layers of one input become one op: the input is quantized once, threads meet once."""
+    joined: list[NotedOp] = []
+    for op in noted:
+        before = joined[-1] if joined else None
+        if (
+            before is not None
+            and before.name == op.name == "packed_linears"
+            and before.updates is None
+            and op.updates is None
+            and before.inputs[0].id == op.inputs[0].id
+        ):
+            joined[-1] = NotedOp(
+                "packed_linears", before.inputs, (*before.outputs, *op.outputs), (*before.arguments, *op.arguments)
+            )
+        else:
+            joined.append(op)
+    return joined
+
+
 def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, int], list[int]]:
     """(buffer of each value, width of each buffer): a buffer is free again after its value's last use.
 
-    An op's outputs never share a buffer with its inputs, which it may still be reading.
+    An op's outputs never share a buffer with its inputs, which it may still be reading, but for the one it updates.
     """
-    last_use = {value.id: index for index, op in enumerate(noted) for value in (*op.inputs, *op.outputs)}
-    last_use[result.id] = len(noted)
+    last_use = _last_uses(noted, result)
     buffer_of: dict[int, int] = {}
     widths: list[int] = []
     free: defaultdict[int, list[int]] = defaultdict(list)  # by width
     for index, op in enumerate(noted):
         for value in op.outputs:
-            if free[value.width]:
+            if op.updates is not None:
+                buffer_of[value.id] = buffer_of[op.updates.id]
+            elif free[value.width]:
                 buffer_of[value.id] = free[value.width].pop()
             else:
                 buffer_of[value.id] = len(widths)
                 widths.append(value.width)
         for value in {value.id: value for value in (*op.inputs, *op.outputs)}.values():
-            if last_use[value.id] == index:
+            if last_use[value.id] == index and value is not op.updates:
                 free[value.width].append(buffer_of[value.id])
     return buffer_of, widths
 
@@ -253,7 +318,9 @@ _EMIT: dict[str, Emit] = {
     "scale": lambda program, i, o, a: program.scale(i[0], a[0], o[0]),
     "rms_norm": lambda program, i, o, a: program.rms_norm(i[0], *a, o[0]),
     "linear": lambda program, i, o, a: program.linear(i[0], *a, o[0]),
-    "packed_linear": lambda program, i, o, a: program.packed_linear(i[0], *a, o[0], False),
+    "packed_linears": lambda program, i, o, a: program.packed_linears(
+        i[0], [(x.weight.data, x.weight.type, x.bias, out, x.adds) for x, out in zip(a, o, strict=True)]
+    ),
     "rotary": lambda program, i, o, a: program.rotary(*i, *a, *o),
     "write_kv": lambda program, i, o, a: program.write_kv(*i, *a),
     "paged_attention": lambda program, i, o, a: program.paged_attention(i[0], *a, o[0]),
