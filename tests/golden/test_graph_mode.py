@@ -49,7 +49,7 @@ def test_a_replayed_step_is_the_eager_step_to_the_bit(family: TinyFamily, tmp_pa
     rows = Rows(8, 512, spec)
     graph = GraphMode(model, kv)
     if model.spec.moe is not None:
-        assert graph.state == "graph: none, no native op for softmax of a step's values"
+        assert graph.state == "none: no native op for softmax of a step's values"
     for lengths in ([1], [40, 1, 17], [300]):
         batch = build_batch(rows, first_step(len(spec.groups), rows, lengths), BLOCK_SIZE, torch.device("cpu"))
         eager = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
@@ -76,11 +76,11 @@ def test_reference_kernels_have_no_graph_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("reference"), torch.float32, "cpu")
     graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "float32"), 4, "cpu"))
-    assert graph.state == "graph: none, these kernels have no graph mode"
+    assert graph.state == "none: these kernels have no graph mode"
 
 
 def test_other_activations_than_float32_run_eagerly_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("native"), torch.bfloat16, "cpu")
     graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "bfloat16"), 4, "cpu"))
-    assert graph.state == "graph: none, activations are bfloat16, and native ops take float32"
+    assert graph.state == "none: activations are bfloat16, and native ops take float32"

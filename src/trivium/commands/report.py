@@ -13,6 +13,7 @@ def start_report(card: ModelCard, url: str, seconds: float) -> Iterator[str]:
     yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {tokens} tokens in all"
     for provider, ops in _ops_by_provider(card.kernels).items():
         yield f"kernels   {provider}: {', '.join(ops)}"
+    yield f"graph     {card.graph}"
     for adjustment in card.adjustments:
         yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
     yield f"ready     {url} after {seconds:.1f} s; try it:"

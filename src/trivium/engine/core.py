@@ -124,10 +124,8 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> 
         eos_token_ids=spec.eos_ids,
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
-        kernels=(
-            *(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
-            graph.state,
-        ),
+        kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
+        graph=graph.state,
         adjustments=config.adjustments,
     )
 

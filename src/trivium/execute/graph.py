@@ -32,7 +32,7 @@ class GraphMode:
     @property
     def state(self) -> str:
         """For the start report."""
-        return "graph: recorded once, replayed for every step" if self._graph else f"graph: none, {self._why_eager}"
+        return "recorded once, replayed for every step" if self._graph else f"none: {self._why_eager}"
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of the batch's tokens, after the final norm."""

@@ -18,4 +18,5 @@ class ModelCard(Struct, frozen=True):
     block_size: int  # tokens
     num_blocks: int
     kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
+    graph: str = ""  # whether steps are replayed from a recording, and if not, why
     adjustments: tuple[Adjustment, ...] = ()
