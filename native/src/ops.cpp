@@ -210,10 +210,12 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
 
     const std::lock_guard lock(one_call_);
     const QuantizedRows quantized = this->quantized(x);
-    // Several times as many tasks as threads, so that they end together, each long enough to be worth taking.
+    // Few rows: a task for each thread, since taking one costs about as much as a tile. Many rows: several for each, so
+    // that threads end together.
     int64_t all_tiles = 0;
     for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
-    const int64_t tiles_per_task = std::max<int64_t>(1, std::min<int64_t>(16, all_tiles / (4 * pool_.num_threads())));
+    const int64_t tasks_per_thread = std::clamp<int64_t>(num_x, 1, 8);
+    const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
     packed_tasks_.clear();
     for (const PackedLayer& layer : layers) {
         const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
@@ -418,10 +420,13 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
     const int32_t* const contexts = batch.context_lens.as<const int32_t>();
     require(starts[0] == 0 && starts[rows] == tokens, "query_starts must run from 0 to the number of queries");
 
-    const int64_t block_size = key_cache.shape[1], group = heads / key_heads;
+    const int64_t block_size = key_cache.shape[1], whole_group = heads / key_heads;
+    // Heads that share keys are computed together, unless that leaves too few tasks for the threads to end together.
+    const int64_t num_whole_tasks = tokens / std::max<int64_t>(1, attention_items / whole_group) + rows;
+    const int64_t group = num_whole_tasks * key_heads < 4 * pool_.num_threads() ? 1 : whole_group;
     const int64_t queries_per_task = std::max<int64_t>(1, attention_items / group);
     struct Task {
-        int64_t row, first, count, position, key_head;
+        int64_t row, first, count, position, head;
     };
     std::vector<Task> tasks;
     for (int64_t row = 0; row < rows; ++row) {
@@ -434,8 +439,8 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
         for (int64_t i = oldest / block_size; i <= last_block; ++i)
             require_index(batch.block_table.as<const int32_t>()[row * table_width + i], key_cache.shape[0], "block");
         for (int64_t i = 0; i < count; i += queries_per_task)
-            for (int64_t key_head = 0; key_head < key_heads; ++key_head)
-                tasks.push_back({row, starts[row] + i, std::min(queries_per_task, count - i), position + i, key_head});
+            for (int64_t head = 0; head < heads; head += group)
+                tasks.push_back({row, starts[row] + i, std::min(queries_per_task, count - i), position + i, head});
     }
 
     const std::lock_guard lock(one_call_);
@@ -445,10 +450,10 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
     const std::vector<float*> scratch = this->scratch(attention_scratch(queries_per_task * group, padded_dim));
     pool_.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int worker) {
         const Task& task = tasks[i];
-        const int64_t head = task.key_head * group;
+        const int64_t head = task.head;
         kernels_.attention(shared, {q.as<const float>() + task.first * q.strides[0] + head * q.strides[1], q.strides[0],
                                     q.strides[1], out.as<float>() + task.first * out.strides[0] + head * out.strides[1],
-                                    out.strides[0], out.strides[1], task.count, task.position, task.key_head,
+                                    out.strides[0], out.strides[1], task.count, task.position, head / whole_group,
                                     batch.block_table.as<const int32_t>() + task.row * table_width, scratch[worker]});
     });
 }

@@ -51,6 +51,10 @@ log = logging.getLogger(__name__)
 
 REAL_CORE = "trivium.engine.core:EngineCore"
 
+# glibc would give every large tensor's memory back to the system when it is freed, and a step that makes one anew would
+# wait for its pages to be cleared; 32 MiB is the largest threshold that it takes.
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+
 # The longest path of a socket: sun_path of unix(7) less its final zero.
 MAX_SOCKET_PATH = 107
 
@@ -188,6 +192,7 @@ class _Child:
                 [sys.executable, "-m", "trivium.engine.process"],
                 stdin=subprocess.PIPE,
                 stdout=2,  # what a library prints there must not mix with this program's own output
+                env={**os.environ, **KEEP_FREED_MEMORY},
             )
         except BaseException:
             self._release()
