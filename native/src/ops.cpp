@@ -420,10 +420,7 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
     const int32_t* const contexts = batch.context_lens.as<const int32_t>();
     require(starts[0] == 0 && starts[rows] == tokens, "query_starts must run from 0 to the number of queries");
 
-    const int64_t block_size = key_cache.shape[1], whole_group = heads / key_heads;
-    // Heads that share keys are computed together, unless that leaves too few tasks for the threads to end together.
-    const int64_t num_whole_tasks = tokens / std::max<int64_t>(1, attention_items / whole_group) + rows;
-    const int64_t group = num_whole_tasks * key_heads < 4 * pool_.num_threads() ? 1 : whole_group;
+    const int64_t block_size = key_cache.shape[1], group = heads / key_heads;
     const int64_t queries_per_task = std::max<int64_t>(1, attention_items / group);
     struct Task {
         int64_t row, first, count, position, head;
@@ -453,7 +450,7 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
         const int64_t head = task.head;
         kernels_.attention(shared, {q.as<const float>() + task.first * q.strides[0] + head * q.strides[1], q.strides[0],
                                     q.strides[1], out.as<float>() + task.first * out.strides[0] + head * out.strides[1],
-                                    out.strides[0], out.strides[1], task.count, task.position, head / whole_group,
+                                    out.strides[0], out.strides[1], task.count, task.position, head / group,
                                     batch.block_table.as<const int32_t>() + task.row * table_width, scratch[worker]});
     });
 }

@@ -17,11 +17,9 @@ struct KeyTile {
     const float* values[attention_tile];
 };
 
-static inline const float* head_of_position(const Attention& a, const PagedCache& cache, const AttentionPart& part,
-                                            int64_t position, float* staging) {
-    const int64_t block = part.table[position / a.block_size];
-    const int64_t offset = block * cache.block_stride + position % a.block_size * cache.token_stride +
-                           part.key_head * cache.head_stride;
+static inline const float* head_in_block(const Attention& a, const PagedCache& cache, int64_t block, int64_t token,
+                                         int64_t key_head, float* staging) {
+    const int64_t offset = block * cache.block_stride + token * cache.token_stride + key_head * cache.head_stride;
     const float* const plain = static_cast<const float*>(cache.data) + offset;
     if (!a.bf16 && a.dim % lanes == 0) return plain;
     if (a.bf16) {
@@ -124,9 +122,15 @@ static void attention(const Attention& a, const AttentionPart& part) {
         const int64_t last = end - base < attention_tile ? end - base : attention_tile;
         KeyTile tile;
         for (int64_t j = 0; j < attention_tile; ++j) tile.keys[j] = tile.values[j] = zeros;
+        int64_t logical = (base + first) / a.block_size, token = (base + first) % a.block_size;
         for (int64_t j = first; j < last; ++j) {
-            tile.keys[j] = head_of_position(a, a.keys, part, base + j, staged_keys + j * dim);
-            tile.values[j] = head_of_position(a, a.values, part, base + j, staged_values + j * dim);
+            const int64_t block = part.table[logical];
+            tile.keys[j] = head_in_block(a, a.keys, block, token, part.key_head, staged_keys + j * dim);
+            tile.values[j] = head_in_block(a, a.values, block, token, part.key_head, staged_values + j * dim);
+            if (++token == a.block_size) {
+                token = 0;
+                ++logical;
+            }
         }
         for (int64_t item = 0; item < num_items; ++item) {
             const int64_t position = part.position + item / a.group - base;  // counted from the tile's first

@@ -318,14 +318,6 @@ static inline int32_t put_bytes(IntVec v, int8_t* out) {
 #endif
 }
 
-static inline float largest_lane(Vec v) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)v);
-#else
-    return lane_max(v);
-#endif
-}
-
 // One row of x. If any element is not finite, all scales are NaN, so that it shows in every output.
 static void quantize_row(const float* x, const QuantizedRows& out) {
     constexpr int parts = packed_group_columns / lanes;
@@ -337,7 +329,7 @@ static void quantize_row(const float* x, const QuantizedRows& out) {
             largest = max(largest, v < 0 ? -v : v);
             zero_if_finite = fma(v, Vec{}, zero_if_finite);
         }
-        const float magnitude = largest_lane(largest);
+        const float magnitude = lane_max(largest);
         const float scale = magnitude / 127.0f;
         // A magnitude so small that its inverse overflows is as good as none.
         const Vec inverse = splat(magnitude > 1e-36f ? 127.0f / magnitude : 0.0f);

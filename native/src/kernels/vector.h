@@ -85,9 +85,13 @@ static inline Vec lane_sums(Vec* v) {
 static inline float lane_sum(Vec v) { return lane_sums<1>(&v)[0]; }
 
 static inline float lane_max(Vec v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float largest = v[0];
     for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;
     return largest;
+#endif
 }
 
 // e^x to about one unit in the last place; 0 below -87, where float32 runs out of normal numbers.

@@ -15,7 +15,7 @@ from trivium.types.kv import KVSpec
 
 @dataclass(frozen=True)
 class LayerKV:
-    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_dim]
+    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_dim], seen so; not contiguous
     values: Tensor  # the same shape
     group: int  # whose block table this layer reads
 
@@ -30,11 +30,12 @@ class KVCache:
         self.spec = spec
         self.num_blocks = num_blocks
         # Zeros, since what a masked key holds is multiplied by 0, and 0 * nan is nan.
-        # [layer of a group, keys or values, block, token of the block, head, element]
-        shape = (spec.layers_per_group, 2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        # [layer of a group, keys or values, block, head, token of the block, element]: what one head reads lies together.
+        shape = (spec.layers_per_group, 2, num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim)
         self._pool = _zeros(shape, getattr(torch, spec.dtype), torch.device(device))
+        by_token = self._pool.transpose(3, 4)
         self._layers = {
-            layer: LayerKV(keys=self._pool[place, 0], values=self._pool[place, 1], group=index)
+            layer: LayerKV(keys=by_token[place, 0], values=by_token[place, 1], group=index)
             for index, group in enumerate(spec.groups)
             for place, layer in enumerate(group.layers)
         }
