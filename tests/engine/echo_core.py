@@ -50,7 +50,7 @@ class EchoCore:
             block_size=16,
             num_blocks=num_blocks,
         )
-        kv = KVSpec(16, group_layers([None]), num_kv_heads=1, head_dim=1, dtype="float32", bytes_per_element=4)
+        kv = KVSpec(16, group_layers([None]), num_kv_heads=1, head_dim=1, dtype="float32")
         limits = SchedulerLimits(
             max_rows=8, max_batch_tokens=512, max_model_len=max_model_len, max_waiting=options.max_waiting
         )

@@ -12,8 +12,6 @@ from trivium.types.errors import ConfigError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
 from trivium.types.kv import KVSpec, blocks_needed, group_layers
 
-BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
-
 # The cache is address space until it is written, so a generous default costs nothing before it is used; a quarter of
 # what is free leaves room for the rest of the machine.
 DEFAULT_KV_SHARE = 0.25
@@ -41,7 +39,6 @@ def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilitie
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
         dtype=dtype,
-        bytes_per_element=BYTES_PER_ELEMENT[dtype],
     )
     if options.max_num_batched_tokens < options.max_num_seqs:
         raise ConfigError(

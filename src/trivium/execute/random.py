@@ -5,16 +5,7 @@ A sequence that was preempted, moved or batched differently draws the same numbe
 
 from __future__ import annotations
 
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: consecutive counters land far apart
-
-
-def mix(value: int) -> int:
-    """The finalizer of splitmix64: every input bit changes about half of the output bits."""
-    value &= MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-    return value ^ (value >> 31)
+from trivium.types.mix import GOLDEN, mix
 
 
 def uniform(seed: int, position: int) -> float:

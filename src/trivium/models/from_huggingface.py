@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from trivium.models.spec import (
-    BYTES_PER_ELEMENT,
     Activation,
     AttentionSpec,
     DynamicScaling,
@@ -27,6 +26,7 @@ from trivium.models.spec import (
 )
 from trivium.models.weights import Place, Places
 from trivium.types.errors import ModelFileError, UnsupportedModelError
+from trivium.types.kv import BYTES_PER_ELEMENT
 
 MAX_REAL = 1e30  # of any real number in a configuration; float32 ends at 3e38
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}

@@ -13,7 +13,6 @@ Activation = Literal["silu", "gelu_tanh"]
 
 MAX_LAYERS = 1 << 12
 MAX_SIZE = 1 << 24  # of any one dimension, and of the context; larger numbers are damage, and would fill the memory
-BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def _check(holds: bool, otherwise: str) -> None:
@@ -200,5 +199,4 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
             num_kv_heads=self.num_kv_heads,
             head_dim=self.head_dim,
             dtype=dtype,
-            bytes_per_element=BYTES_PER_ELEMENT[dtype],
         )

@@ -8,6 +8,7 @@ import msgspec
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.tables import BlockTables
+from trivium.types.mix import GOLDEN, mix
 from trivium.types.request import Request, Sampling
 from trivium.types.step import RowStart
 
@@ -129,14 +130,5 @@ def sampling_of(request: Request, index: int) -> Sampling:
 
 
 def sequence_seed(seed: int, index: int) -> int:
-    """The seed of sequence `index` of a request: the request's own for the first, a 64-bit mix for the others.
-
-    The mix is splitmix64's: its increment and its two multipliers.
-    """
-    if index == 0:
-        return seed
-    mask = (1 << 64) - 1
-    mixed = (seed + index * 0x9E3779B97F4A7C15) & mask
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
-    return mixed ^ (mixed >> 31)
+    """The seed of sequence `index` of a request: the request's own for the first, a mix for the others."""
+    return seed if index == 0 else mix(seed + index * GOLDEN)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+
 
 class KVGroup(Struct, frozen=True):
     layers: tuple[int, ...]
@@ -22,8 +24,7 @@ class KVSpec(Struct, frozen=True):
     groups: tuple[KVGroup, ...]
     num_kv_heads: int
     head_dim: int
-    dtype: str  # a torch dtype's name
-    bytes_per_element: int
+    dtype: str  # a torch dtype's name, one of BYTES_PER_ELEMENT
 
     @property
     def layers_per_group(self) -> int:
@@ -32,7 +33,7 @@ class KVSpec(Struct, frozen=True):
     @property
     def bytes_per_block(self) -> int:
         """Of keys and values of all layers of one group; slots that pad a short group count, they are allocated."""
-        per_token = 2 * self.num_kv_heads * self.head_dim * self.bytes_per_element
+        per_token = 2 * self.num_kv_heads * self.head_dim * BYTES_PER_ELEMENT[self.dtype]
         return per_token * self.block_size * self.layers_per_group
 
 

@@ -10,7 +10,7 @@ from trivium.types.kv import KVGroup, KVSpec
 
 def cache() -> KVCache:
     groups = (KVGroup((0, 2)), KVGroup((1, 3), window=8), KVGroup((4,), window=8))
-    spec = KVSpec(block_size=4, groups=groups, num_kv_heads=2, head_dim=6, dtype="float32", bytes_per_element=4)
+    spec = KVSpec(block_size=4, groups=groups, num_kv_heads=2, head_dim=6, dtype="float32")
     return KVCache(spec, num_blocks=5, device="cpu")
 
 

@@ -98,7 +98,7 @@ def test_layers_of_gemma_make_groups_of_equal_size(tmp_path: Path) -> None:
     config = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 7, "sliding_window": 8}
     kv = spec_of(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).kv_spec(16, "bfloat16")
     assert kv.groups == (*(KVGroup((i,), 8) for i in (0, 1, 2, 3, 4, 6)), KVGroup((5,), None))
-    assert (kv.dtype, kv.bytes_per_element, kv.head_dim) == ("bfloat16", 2, 256)
+    assert (kv.dtype, kv.head_dim) == ("bfloat16", 256)
 
 
 def gguf_spec_of(path: Path, architecture: str, numbers: dict[str, Any], **tensors: np.ndarray) -> ModelSpec:

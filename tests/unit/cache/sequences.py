@@ -11,7 +11,7 @@ from trivium.types.kv import KVGroup, KVSpec
 
 def spec_of(*windows: int | None, block_size: int = 4) -> KVSpec:
     groups = tuple(KVGroup(layers=(layer,), window=window) for layer, window in enumerate(windows or (None,)))
-    return KVSpec(block_size, groups, num_kv_heads=1, head_dim=1, dtype="float32", bytes_per_element=4)
+    return KVSpec(block_size, groups, num_kv_heads=1, head_dim=1, dtype="float32")
 
 
 def computed(cache: BlockCache, tokens: Sequence[int], salt: str = "") -> BlockTables:

@@ -19,7 +19,7 @@ NATURAL = (FinishReason.STOP, FinishReason.LENGTH)
 
 def kv_spec(*windows: int | None, block_size: int = 4) -> KVSpec:
     groups = tuple(KVGroup(layers=(layer,), window=window) for layer, window in enumerate(windows or (None,)))
-    return KVSpec(block_size, groups, num_kv_heads=1, head_dim=1, dtype="float32", bytes_per_element=4)
+    return KVSpec(block_size, groups, num_kv_heads=1, head_dim=1, dtype="float32")
 
 
 def request(
