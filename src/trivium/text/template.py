@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -42,6 +43,8 @@ _RENDER_ERRORS = (
     MemoryError,
 )
 
+logger = logging.getLogger(__name__)
+
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -60,6 +63,7 @@ class ChatTemplate:
     def from_source(cls, source: ModelSource) -> ChatTemplate:
         found = _read_gguf(source) if isinstance(source, GGUFFile) else _read_huggingface(source)
         if not found:
+            logger.warning("%s has no chat template of its own: chats are written as ChatML", source.path.name)
             return cls({DEFAULT_TEMPLATE: CHATML}, {}, "ChatML, since the model has no chat template of its own")
         return cls(found, read_special_tokens(source), f"the model's own, from {source.path.name}")
 
