@@ -30,7 +30,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_chunk_tokens: Annotated[
         AtLeastOne | None, Meta(description="prompt tokens of one sequence in one step at most")
     ] = None
-    max_waiting: Annotated[int, Meta(description="requests that may queue before new ones are refused", ge=0)] = 4096
+    max_waiting: Annotated[
+        int, Meta(description="sequences that may wait for a row before new requests are refused", ge=0)
+    ] = 4096
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
     kernels: Annotated[
         Literal["auto", "reference", "native"],
