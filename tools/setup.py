@@ -27,7 +27,7 @@ def main(extras: list[str]) -> int:
         return 1
     stamp = VENV / f".installed-{'-'.join(extras) or 'base'}"
     key = fingerprint()
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == key:
+    if PYTHON.exists() and any(done.read_text() == key for done in VENV.glob(stamp.name if extras else ".installed-*")):
         return 0
     if not PYTHON.exists():
         print("setup: making .venv", flush=True)
