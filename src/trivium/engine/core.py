@@ -124,6 +124,7 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> 
         eos_token_ids=spec.eos_ids,
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
+        num_kv_groups=len(config.kv.groups),
         kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
         graph=graph.state,
         adjustments=config.adjustments,

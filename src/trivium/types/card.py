@@ -17,6 +17,7 @@ class ModelCard(Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     block_size: int  # tokens
     num_blocks: int
+    num_kv_groups: int = 1  # a token takes room in a block of each
     kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
     graph: str = ""  # whether steps are replayed from a recording, and if not, why
     adjustments: tuple[Adjustment, ...] = ()
