@@ -1,5 +1,6 @@
 """Which provider runs, and what is said when the wished one cannot."""
 
+import shutil
 import sys
 
 import pytest
@@ -36,3 +37,18 @@ def test_without_the_extension_native_is_refused_with_the_reason(monkeypatch: py
     monkeypatch.setitem(sys.modules, "trivium._native", None)
     with pytest.raises(ConfigError, match="installed without them"):
         select_ops("native")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_activations_that_the_native_kernels_do_not_take_are_told_before_they_run(dtype: str) -> None:
+    reason = f"the native kernels take float32 activations, and these are {dtype}"
+    assert {provider.name for provider in select_ops("auto", dtype=dtype).providers.values()} == {"reference"}
+    assert select_ops("auto", dtype=dtype).providers["linear"].reason == reason
+    with pytest.raises(ConfigError, match=reason):
+        select_ops("native", dtype=dtype)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, hence no native kernels")
+def test_where_there_is_a_compiler_the_native_kernels_were_built() -> None:
+    """An installation goes on without them, and the tests of native kernels are then skipped: this one is not."""
+    assert native_state().startswith("native kernels run with")

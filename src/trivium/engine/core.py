@@ -37,7 +37,7 @@ class EngineCore:
         source = open_source(Path(options.model))
         spec = read_spec(source)
         self.config = resolve(options, model_facts(spec), platform.capabilities())
-        ops = select_ops(options.kernels, self.config.num_threads)
+        ops = select_ops(options.kernels, self.config.num_threads, self.config.dtype)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
         self._runner, self._rows = _build_runner(self.config, source, spec, ops)

@@ -15,11 +15,13 @@ from trivium.types.errors import ConfigError
 Kernels = Literal["auto", "reference", "native"]
 
 
-def select_ops(kernels: Kernels, num_threads: int | None = None) -> Ops:
-    """`num_threads` is of the native kernels; None: what the process may use."""
+def select_ops(kernels: Kernels, num_threads: int | None = None, dtype: str = "float32") -> Ops:
+    """`num_threads` is of the native kernels; None: what the process may use. `dtype` is of the activations."""
     if kernels == "reference":
         return reference_ops("asked for")
     try:
+        if dtype != "float32":
+            raise ConfigError(f"the native kernels take float32 activations, and these are {dtype}")
         return native_ops(num_threads=num_threads, reason="asked for" if kernels == "native" else "the fastest here")
     except ConfigError as error:
         if kernels == "native":
