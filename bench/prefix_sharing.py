@@ -44,6 +44,15 @@ def main() -> None:
         print(f"| {shared} | {computed} | {computed / total:.0%} | {seconds:.2f} | {seconds / baseline:.2f} |")
 
     print()
+    print("requests that come at once, 1,024 tokens shared, 32 of their own and 32 new each")
+    print("| requests | prompt tokens computed | of all | time, s |")
+    print("|---|---|---|---|")
+    for requests in (1, 8, 32):
+        samples = [crowd_run(core, requests, 1024, 32, 32) for _ in range(args.repeats)]
+        seconds = statistics.median(sample[1] for sample in samples)
+        print(f"| {requests} | {samples[0][0]} | {samples[0][0] / (requests * 1056):.0%} | {seconds:.2f} |")
+
+    print()
     print(f"one request of {args.prompt} prompt tokens and n sequences of {args.new} new")
     print("| n | most blocks held | blocks per sequence | against n = 1 |")
     print("|---|---|---|---|")
@@ -68,6 +77,19 @@ def sharing_run(core: EngineCore, requests: int, prompt: int, shared: int, new: 
     return requests * prompt - cached, seconds
 
 
+def crowd_run(core: EngineCore, requests: int, shared: int, own: int, new: int) -> tuple[int, float]:
+    """(prompt tokens computed, seconds)."""
+    prefix = random_tokens(core, shared)
+    before = core.stats().cached_tokens
+    started = time.perf_counter()
+    for _ in range(requests):
+        submit(core, prefix + random_tokens(core, own), 1, new)
+    while core.has_work:
+        core.step()
+    seconds = time.perf_counter() - started
+    return requests * (shared + own) - (core.stats().cached_tokens - before), seconds
+
+
 def forking_run(core: EngineCore, prompt: int, n: int, new: int) -> int:
     """Most blocks held at once."""
     return max(core.stats().held_blocks for _ in run(core, random_tokens(core, prompt), n, new))
@@ -75,6 +97,13 @@ def forking_run(core: EngineCore, prompt: int, n: int, new: int) -> int:
 
 def run(core: EngineCore, tokens: tuple[int, ...], n: int, new: int) -> Iterator[None]:
     """One turn for each step until the request has ended."""
+    submit(core, tokens, n, new)
+    while core.has_work:
+        core.step()
+        yield
+
+
+def submit(core: EngineCore, tokens: tuple[int, ...], n: int, new: int) -> None:
     core.add(
         Request(
             id=f"bench-{random.getrandbits(64):x}",
@@ -85,9 +114,6 @@ def run(core: EngineCore, tokens: tuple[int, ...], n: int, new: int) -> Iterator
             n=n,
         )
     )
-    while core.has_work:
-        core.step()
-        yield
 
 
 def random_tokens(core: EngineCore, count: int) -> tuple[int, ...]:

@@ -116,6 +116,18 @@ def test_cached_or_not(core: EngineCore) -> None:
     assert_same(second, first)
 
 
+def test_a_prefix_computed_by_a_neighbour_in_the_same_step(core: EngineCore) -> None:
+    shared, salt = prompt(90, seed=8), next(SALTS)
+    prompts = [shared + prompt(12, seed=100 + i) for i in range(6)]
+    expected = [alone(core, mine, DRAWN, next(SALTS)) for mine in prompts]
+    for i, mine in enumerate(prompts):
+        submit(core, f"{i}", mine, DRAWN, salt=salt)
+    answers = run(core)
+    assert [answers[f"{i}", 0].num_cached for i in range(6)] == [0] + 5 * [80]
+    for i in range(6):
+        assert_same(answers[f"{i}", 0], expected[i])
+
+
 def test_another_tenant_finds_nothing(core: EngineCore) -> None:
     mine = prompt(100, seed=4)
     alone(core, mine, GREEDY, next(SALTS))

@@ -70,6 +70,10 @@ class BlockPool:
         """The prefix tree refers to this held block from now on."""
         self._kept[block] = 1
 
+    def unkeep(self, block: int) -> None:
+        """The prefix tree no longer refers to this held block."""
+        self._kept[block] = 0
+
     def evict(self) -> int:
         """Frees the least recently released cached block; the caller takes it out of the prefix tree."""
         block, _ = self._cached.popitem(last=False)

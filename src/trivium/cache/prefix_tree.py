@@ -29,9 +29,13 @@ class Node:
         self.pins = 0  # sequences that will add their next block under this node
 
     @property
+    def has_blocks(self) -> bool:
+        return any(block != NO_BLOCK for block in self.blocks)
+
+    @property
     def is_bare(self) -> bool:
         """Nothing needs it: no sequence, no descendant, no block."""
-        return not self.pins and not self.children and all(block == NO_BLOCK for block in self.blocks)
+        return not self.pins and not self.children and not self.has_blocks
 
 
 class PrefixTree:
@@ -89,7 +93,7 @@ class PrefixTree:
         self._places[block] = (node, group)
 
     def drop(self, block: int) -> None:
-        """The block was evicted."""
+        """The block was evicted or withdrawn."""
         node, group = self._places.pop(block)
         node.blocks[group] = NO_BLOCK
         self._prune(node)

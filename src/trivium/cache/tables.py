@@ -166,6 +166,40 @@ class BlockTables:
             self._move_to(node, i + 1)
         self.next_full = (self._num_published + 1) * size
 
+    def offer(self, tokens: Sequence[int], end: int) -> None:
+        """Puts blocks into the tree that a step being planned will fill, computing up to `end`.
+
+        Whoever adopts them comes later in the same step, or in a later one: a step writes the keys and values of all
+        its rows before any row reads. Blocks of tokens that the tree has already are left to `publish`: until they are
+        computed, this sequence writes into its own.
+        """
+        size = self._block_size
+        node, count = self._node, self._num_published
+        while node is not None and (count + 1) * size <= end:
+            node = node.children.get(tuple(tokens[count * size : (count + 1) * size]))
+            if node is not None and node.has_blocks:
+                break
+            count += 1
+        self.publish(tokens, end if node is None else count * size)
+
+    def withdraw(self, start: int) -> list[int]:
+        """Takes back what was offered of positions from `start` on, since it was not computed well; returns the blocks."""
+        tree, pool = self._cache.tree, self._cache.pool
+        node, first = self._node, start // self._block_size
+        withdrawn = []
+        for i in range(self._num_published - 1, first - 1, -1):
+            assert node is not None and node.parent is not None
+            for g, table in enumerate(self.groups):
+                if table[i] != NO_BLOCK and node.blocks[g] == table[i]:
+                    tree.drop(table[i])
+                    pool.unkeep(table[i])
+                    withdrawn.append(table[i])
+            node = node.parent
+        if node is not None and first < self._num_published:
+            self._move_to(node, first)
+            self.next_full = (first + 1) * self._block_size
+        return withdrawn
+
     def slide(self, num_computed: int) -> None:
         """Gives back blocks that no query from position `num_computed` on can see."""
         pool = self._cache.pool
@@ -213,6 +247,11 @@ class BlockTables:
 
     def held_blocks(self) -> list[int]:
         return [block for table in self.groups for block in table if block != NO_BLOCK]
+
+    @property
+    def num_published_tokens(self) -> int:
+        """Tokens in blocks that the prefix tree was given, computed or planned."""
+        return self._num_published * self._block_size
 
     @property
     def pinned_node(self) -> Node | None:

@@ -163,6 +163,7 @@ class Scheduler:
             self._admit(draft, now, before=sequence.request.priority)
             if sequence.state is State.RUNNING and draft.budget:
                 self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
+                self._offer(sequence, draft)
         self._admit(draft, now)
 
     def _plan_with_preemption(self, sequence: Sequence, count: int, draft: StepDraft) -> None:
@@ -174,6 +175,16 @@ class Scheduler:
             if victim is sequence:
                 return
         draft.add(sequence, end - start, tables.reserve(start, end))
+
+    def _offer(self, sequence: Sequence, draft: StepDraft) -> None:
+        """Who is admitted from now on may share what the sequence computes in this step.
+
+        It is not preempted after that while the step is planned: those are whose turn is still to come, those of a lower
+        priority than someone admitted, whose turn is later too, and rows that lack one token, which offer nothing.
+        """
+        work = draft.work.get(sequence.row)
+        if work is not None and work.start + work.count >= sequence.tables.next_full:
+            sequence.tables.offer(sequence.tokens, work.start + work.count)
 
     def _chunk(self, sequence: Sequence, draft: StepDraft) -> int:
         count = min(len(sequence.tokens) - sequence.num_computed, draft.budget)
@@ -246,6 +257,7 @@ class Scheduler:
         start = sequence.num_computed
         end = sequence.tables.furthest(start, start + self._chunk(sequence, draft))
         draft.add(sequence, end - start, sequence.tables.reserve(start, end))
+        self._offer(sequence, draft)
 
     # One result in
 
@@ -258,9 +270,16 @@ class Scheduler:
         failures = {row.row: row for row in result.failures}
         deltas = self.take_deltas()
         work, self._in_flight, self._in_flight_id = self._in_flight, {}, None
+        misled = self._withdraw(work, failures) if failures else ()
         for row, item in work.items():
             sequence = self._rows[row]
             assert sequence is not None
+            if row in misled:
+                if sequence.state is State.ENDED:
+                    self._give_back(sequence)
+                else:
+                    self._preempt(sequence)
+                continue
             failure = failures.get(row) if failures else None
             if failure is None:
                 self._advance(sequence, item.start + item.count)
@@ -292,6 +311,23 @@ class Scheduler:
         self._preempt_at_commit.clear()
         self._cache.pool.assert_conserved()
         return deltas
+
+    def _withdraw(self, work: dict[int, RowWork], failures: dict[int, RowFailure]) -> set[int]:
+        """Takes the blocks of rows that failed out of the prefix tree; returns the rows that read them in the same step.
+
+        What those computed is void, also if they failed, and they begin again. A row reads only of rows planned before.
+        """
+        unsound: set[int] = set()
+        misled: set[int] = set()
+        for row, item in work.items():
+            sequence, failure = self._rows[row], failures.get(row)
+            assert sequence is not None
+            if not unsound.isdisjoint(sequence.tables.held_blocks()):
+                misled.add(row)
+            elif failure is None or failure.is_requests_fault:  # its keys and values are sound
+                continue
+            unsound.update(sequence.tables.withdraw(item.start))
+        return misled
 
     def _advance(self, sequence: Sequence, num_computed: int) -> None:
         sequence.num_computed = num_computed
@@ -351,6 +387,9 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, draft: StepDraft | None = None) -> None:
         """The sequence gives up its row and blocks, and any work of the step being planned, and waits again."""
         if draft is not None:
+            assert sequence.tables.num_published_tokens <= sequence.num_computed, (
+                "it has offered what will not be computed"
+            )
             draft.remove(sequence.row)
         self._stop_running(sequence)
         self._give_back(sequence)

@@ -1,6 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sequences import advance, computed, spec_of
+from sequences import advance, computed, num_cached, spec_of
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.ledger import audit
@@ -44,6 +44,45 @@ def test_cached_blocks_are_evicted_when_no_block_is_free():
     other.reserve(0, 9)
     assert (cache.pool.num_evicted, cache.pool.num_held, cache.pool.num_cached) == (3, 3, 1)
     audit(cache, [other])
+
+
+def test_blocks_that_a_step_will_fill_can_be_adopted_at_once():
+    cache = BlockCache(spec_of(None, 6), 32)
+    first, second = empty(cache), BlockTables(cache)
+    first.reserve(0, 14)
+    first.offer(TOKENS, 14)
+    assert second.adopt("", TOKENS[:20]) == 12
+    assert second.groups[0] == first.groups[0][:3]
+    audit(cache, [first, second])
+
+
+def test_a_sequence_writes_its_own_block_where_the_tree_has_those_tokens():
+    cache = BlockCache(spec_of(), 32)
+    kept, again = computed(cache, TOKENS[:12]), empty(cache)
+    again.reserve(0, 12)
+    own = list(again.groups[0])
+    again.offer(TOKENS, 12)
+    assert again.groups[0] == own
+    again.publish(TOKENS, 12)
+    assert again.groups == kept.groups
+    audit(cache, [kept, again])
+
+
+def test_what_is_withdrawn_is_found_by_nobody_and_those_before_it_still_are():
+    cache = BlockCache(spec_of(None, 6), 32)
+    tables = empty(cache)
+    advance(tables, TOKENS, 0, 8)
+    tables.reserve(8, 20)
+    tables.offer(TOKENS, 20)
+    follower = BlockTables(cache)
+    follower.adopt("", TOKENS[:20])
+    assert set(tables.withdraw(8)) == {block for table in tables.groups for block in table[2:5]}
+    assert num_cached(cache, TOKENS) == 8
+    audit(cache, [tables, follower])
+    follower.release()
+    tables.release()
+    assert cache.pool.num_held == 0
+    audit(cache, [])
 
 
 def test_a_sliding_group_gives_a_block_back_when_no_later_query_sees_it():

@@ -4,6 +4,9 @@ The "key and value" of a position is a hash of the salt, of all tokens up to the
 real model would compute, up to its arithmetic. Before a row "attends", every position that its queries may see must
 hold exactly that, so a wrong, stale, uncopied or foreign block cannot pass. The next token is a pure function of
 request, sequence and position; crosstalk between rows shows as a wrong token.
+
+A row that fails leaves nothing sound in the blocks it wrote. Rows of the same step may have read them, and then tell
+nonsense; nobody may read them after that step.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from trivium.types.step import (
 )
 
 UNWRITTEN = None
+UNSOUND = -1  # what a row that failed wrote
+NONSENSE = 10**6  # a token that nobody may hear of
 
 
 class WrongRead(AssertionError):
@@ -63,6 +68,7 @@ class FakeDevice:
         self._requests = requests
         self.rows: dict[int, Row] = {}
         self.blocks: list[list[int | None]] = [[UNWRITTEN] * spec.block_size for _ in range(num_blocks)]
+        self.num_shared_reads = 0  # positions that a row read and another row of the same step wrote
 
     def run(
         self,
@@ -77,14 +83,22 @@ class FakeDevice:
         self._copy(step)
         for work in step.work:
             self._update_tables(work)
-        self._write(step)
+        writers = self._write(step)
         sampled, prompt_logprobs, failures = [], [], []
+        unsound: set[int] = set()  # blocks
         for work in step.work:
-            self._read(work)
+            is_misled = self._read(work, writers, unsound)
             row = self.rows[work.row]
             assert work.samples == (work.start + work.count == len(row.tokens)), "samples exactly when it catches up"
-            if fails(work):
+            has_failed = fails(work)
+            if is_misled or has_failed:
+                unsound.update(self._spoil(work))
+            if has_failed:
                 failures.append(RowFailure(work.row, "the fake failed"))
+                continue
+            if is_misled:
+                if work.samples:
+                    sampled.append(SampledRow(work.row, (NONSENSE,)))
                 continue
             if row.start.sampling.prompt_logprobs is not None:
                 end = min(work.start + work.count, row.start.num_prompt_tokens - 1)
@@ -116,7 +130,8 @@ class FakeDevice:
             assert update.first <= len(table), "a table has no gaps"
             table[update.first : update.first + len(update.blocks)] = update.blocks
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: Step) -> dict[int, int]:
+        """By block: the row that wrote it."""
         writers: dict[int, int] = {}
         size = self._spec.block_size
         for work in step.work:
@@ -127,19 +142,36 @@ class FakeDevice:
                     assert block >= 0, "a row writes where it has no block"
                     assert writers.setdefault(block, work.row) == work.row, f"two rows write block {block}"
                     self.blocks[block][position % size] = row.prefixes[position] + group
+        return writers
 
-    def _read(self, work: RowWork) -> None:
+    def _read(self, work: RowWork, writers: dict[int, int], unsound: set[int]) -> bool:
+        """Whether it reads blocks that a row spoilt in this very step."""
         row, size = self.rows[work.row], self._spec.block_size
+        is_misled = False
         for group, table in enumerate(row.tables):
             window = self._spec.groups[group].window
             first = 0 if window is None else max(0, work.start - window + 1)
             for position in range(first, work.start + work.count):
                 block = table[position // size]
-                if block < 0 or self.blocks[block][position % size] != row.prefixes[position] + group:
+                self.num_shared_reads += writers.get(block, work.row) != work.row
+                if block in unsound:
+                    is_misled = True
+                elif block < 0 or self.blocks[block][position % size] != row.prefixes[position] + group:
                     raise WrongRead(
                         f"step reads position {position} of {row.start.request_id}/{row.start.index}"
                         f" in group {group} from block {block}, which does not hold it"
                     )
+        return is_misled
+
+    def _spoil(self, work: RowWork) -> set[int]:
+        """The blocks that the row wrote; they hold nothing sound any more."""
+        size = self._spec.block_size
+        spoilt = set()
+        for table in self.rows[work.row].tables:
+            for position in range(work.start, work.start + work.count):
+                self.blocks[table[position // size]][position % size] = UNSOUND
+                spoilt.add(table[position // size])
+        return spoilt
 
     def _sample(self, row_id: int, row: Row, count: int) -> SampledRow:
         tokens = []

@@ -19,7 +19,7 @@ class RandomWorld(World):
             kv_spec(*windows, block_size=rng.choice([1, 2, 3, 4, 8])),
             num_blocks=len(windows) * rng.choice([rng.randint(3, 8), rng.randint(8, 40)]),
             max_rows=rng.choice([1, 2, 4, 8]),
-            max_batch_tokens=rng.choice([1, 3, 8, 32]),
+            max_batch_tokens=rng.choice([1, 3, 8, 32, 128]),
             max_chunk_tokens=rng.choice([None, 1, 2, 7]),
             max_model_len=rng.choice([16, 40, 64]),
             prefix_caching=rng.random() < 0.8,
@@ -33,17 +33,22 @@ class RandomWorld(World):
     def random_step(self) -> None:
         rng = self.random
         if rng.random() < 0.3 and self.scheduler.stats().waiting < 12:
-            self._add_one()
+            self._add_some()
         self._interfere()
         self.step(
             num_tokens=lambda work: rng.randint(1, self._most_tokens),
-            fails=lambda work: rng.random() < 0.002,
+            fails=lambda work: rng.random() < 0.01,
             meanwhile=self._interfere,
         )
 
-    def _add_one(self) -> None:
+    def _add_some(self) -> None:
+        """One alone, or some together whose prompts begin alike."""
+        prefix = self.random.choice(self._prefixes)[: self.random.randint(1, 20)]
+        for _ in range(self.random.choice([1, 1, 5])):
+            self._add_one(prefix)
+
+    def _add_one(self, prefix: tuple[int, ...]) -> None:
         rng = self.random
-        prefix = rng.choice(self._prefixes)[: rng.randint(1, 20)]
         asked = request(
             f"{self._seed}-{len(self._ids)}",
             prefix + tuple(rng.randrange(8) for _ in range(rng.randint(0, 6))),

@@ -1,4 +1,7 @@
+from msgspec.structs import replace
 from world import World, kv_spec, request
+
+from trivium.types.step import RowFailure
 
 PROMPT = tuple(range(100, 113))
 
@@ -79,5 +82,68 @@ def test_equal_prompts_computed_at_once_end_up_sharing_their_blocks():
     step = world.step()
     assert len(step.work) == 3
     assert world.scheduler.stats().held_blocks == 3 + 3  # three full blocks shared, a last one each
+    world.drain()
+    world.assert_idle()
+
+
+def shared_prompts(names, shared=PROMPT):
+    return {name: (*shared, *(i + 1 for _ in range(3))) for i, name in enumerate(names)}
+
+
+def test_prompts_that_come_together_compute_their_common_part_once():
+    world = World(max_batch_tokens=256)
+    for name, prompt in shared_prompts("abcd").items():
+        world.add(request(name, prompt, max_tokens=3))
+    step = world.step()
+    assert [(work.start, work.count) for work in step.work] == [(0, 16), (12, 4), (12, 4), (12, 4)]
+    assert [world.scheduler.stats().cached_tokens, world.scheduler.stats().prompt_tokens] == [3 * 12, 4 * 16]
+    world.drain()
+    world.assert_idle()
+
+
+def test_a_prompt_shares_what_a_running_one_computes_in_the_same_step():
+    world = World(max_batch_tokens=24, max_chunk_tokens=12)
+    world.add(request("long", range(40), max_tokens=1))
+    world.step()
+    world.add(request("late", (*range(24), 7), max_tokens=1))
+    step = world.step()
+    assert [(work.start, work.count) for work in step.work] == [(12, 12), (24, 1)]
+    world.drain()
+    world.assert_idle()
+
+
+def test_the_one_that_computes_for_others_may_be_cancelled_while_it_does():
+    world = World()
+    for name, prompt in shared_prompts("abc").items():
+        world.add(request(name, prompt, max_tokens=3))
+    world.step(meanwhile=lambda: world.cancel("a"))
+    world.drain()
+    world.assert_idle()
+    assert world.scheduler.stats().preemptions == 0
+
+
+def test_what_was_read_of_a_row_that_failed_is_computed_again_and_nobody_hears_of_it():
+    world = World()
+    for name, prompt in shared_prompts("abc").items():
+        world.add(request(name, prompt, max_tokens=3))
+    failing = world.step(fails=lambda work: work.start == 0)
+    assert [world.heard[name, 0].error for name in "abc"] == ["the fake failed", None, None]
+    assert [world.heard[name, 0].tokens for name in "bc"] == [[], []]
+    again = world.step()
+    assert [work.start for work in again.work] == [work.start for work in failing.work][:2]
+    world.drain()
+    assert all(world.heard[name, 0].tokens for name in "bc")
+    world.assert_idle()
+
+
+def test_a_failure_by_the_requests_own_fault_costs_its_neighbours_nothing():
+    world = World()
+    for name, prompt in shared_prompts("ab").items():
+        world.add(request(name, prompt, max_tokens=3))
+    step = world.scheduler.plan(1.0)
+    result = world.device.run(step)
+    failure = RowFailure(step.work[0].row, "bans every token", is_requests_fault=True)
+    world.hear(world.scheduler.commit(replace(result, sampled=result.sampled[1:], failures=(failure,)), 1.0))
+    assert len(world.heard["b", 0].tokens) == 1
     world.drain()
     world.assert_idle()

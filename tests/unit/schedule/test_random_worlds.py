@@ -15,7 +15,7 @@ STEPS_OF_A_WORLD = 300
 
 @pytest.mark.parametrize("run", range(NUM_RUNS))
 def test_random_worlds_keep_every_promise(run):
-    num_steps = num_copies = num_evicted = num_preempted = num_cancelled = num_cached = num_failed = 0
+    num_steps = num_copies = num_evicted = num_preempted = num_cancelled = num_cached = num_shared = num_failed = 0
     seed = 1000 * run
     while num_steps < STEPS_OF_A_RUN:
         world = RandomWorld(seed)
@@ -31,9 +31,10 @@ def test_random_worlds_keep_every_promise(run):
         num_preempted += stats.preemptions
         num_cancelled += stats.cancelled
         num_cached += stats.cached_tokens
+        num_shared += world.device.num_shared_reads
         num_failed += stats.failed
-    for count in (num_copies, num_evicted, num_preempted, num_cancelled, num_cached, num_failed):
-        assert count > 0, "a run of these without forks, evictions, preemptions, aborts, hits or failures tests little"
+    for count in (num_copies, num_evicted, num_preempted, num_cancelled, num_cached, num_shared, num_failed):
+        assert count > 0, "a run without forks, evictions, preemptions, aborts, hits, sharing or failures tests little"
 
 
 def test_ten_thousand_aborts_at_random_points_leave_nothing():
