@@ -132,13 +132,14 @@ def test_c14_arguments_that_are_no_object_are_refused(server: ServerProcess, arg
     assert error["param"].startswith("messages")
 
 
-def test_c15_c16_no_tools_is_no_tools_and_others_are_refused_by_name(server: ServerProcess) -> None:
+def test_c15_c16_no_tools_is_no_tools_and_a_wrong_choice_is_refused(server: ServerProcess) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     assert ask(server, tools=[], tool_choice="auto")["choices"]
-    assert ask(server, tools=tools, tool_choice="none")["choices"]
-    for choice in (None, "auto", "required", {"type": "function", "function": {"name": "f"}}):
-        assert refusal(server, tools=tools, tool_choice=choice)["param"] == "tools"
+    for choice in (None, "none", "auto"):
+        assert ask(server, tools=tools, tool_choice=choice)["choices"]
     assert refusal(server, tool_choice="required")["param"] == "tool_choice"
+    for choice in ({"type": "function", "function": {"name": "g"}}, "sometimes", {"type": "custom"}, {}):
+        assert refusal(server, tools=tools, tool_choice=choice)["param"] == "tool_choice"
 
 
 def test_c19_structured_output_is_refused_until_it_is_enforced(server: ServerProcess) -> None:

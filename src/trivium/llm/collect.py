@@ -109,7 +109,9 @@ class _Completion:
         self._tokenizer = tokenizer
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
-            self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens, continues=True)
+            self._detokenizer = Detokenizer(
+                tokenizer, params.skip_special_tokens, continues=True, shown=params.shown_special_tokens
+            )
         self._stops: StopStrings | None = None
         if params.stop_strings:
             self._stops = StopStrings(params.stop_strings, self._shows_stop, params.min_tokens)

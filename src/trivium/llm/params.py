@@ -36,6 +36,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    shown_special_tokens: Sequence[int] = ()  # stay in the text though others are skipped
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None  # keep only the last k tokens of the prompt; -1: as many as fit
@@ -82,6 +83,7 @@ class SamplingParams:
             raise _wrong("detokenize", False, "true where stop strings are given, for they are sought in the text")
         _check_token_ids("stop_token_ids", self.stop_token_ids)
         _check_token_ids("allowed_token_ids", self.allowed_token_ids)
+        _check_token_ids("shown_special_tokens", self.shown_special_tokens)
         if self.allowed_token_ids is not None and len(self.allowed_token_ids) == 0:
             raise _wrong("allowed_token_ids", [], "a list with at least one token, or none")
         _check_logit_bias(self.logit_bias)

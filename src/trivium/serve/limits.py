@@ -23,6 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     prompts: int = 1024  # of one completions request
     choices: int = 1024  # prompts x n
     messages: int = 16_384
+    tools: int = 1024
     stop_strings: int = 64
     stop_string_chars: int = 1024
     stop_token_ids: int = 1024

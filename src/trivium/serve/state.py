@@ -7,7 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from trivium.dialects.detect import detect
+from trivium.dialects.dialect import Dialect
 from trivium.engine.client import EngineState
 from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
@@ -60,6 +63,11 @@ class ServerState:
         if self.llm.template is None:
             raise self._loading()
         return self.llm.template
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the model writes reasoning and tool calls."""
+        return detect(self.template.source)
 
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""

@@ -43,7 +43,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     state.check_model(body.model)
     text = body.prompt if body.prompt is not None else body.content
     if body.messages is not None:
-        prompt = await chat_prompt(state, body)
+        prompt = await chat_prompt(state, body, body.tools or [])
     elif text is not None:
         check_length(state, len(text), "prompt")
         prompt = await tokenize_text(state, text, add_special_tokens=body.add_special_tokens is not False)

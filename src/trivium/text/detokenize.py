@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from trivium.text.tokenizer import Tokenizer
 
@@ -13,12 +13,19 @@ class Detokenizer:
 
     A character whose bytes come with several tokens is held back until it is whole. `continues` says that the
     tokens follow others (a prompt): then a leading space is text. Otherwise one that the tokenizer puts before every
-    text is left out, as `Tokenizer.decode` does.
+    text is left out, as `Tokenizer.decode` does. Special tokens that are `shown` stay in the text though others are
+    skipped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids.difference(shown) if skip_special_tokens else frozenset()
         self._spaces_to_strip = 0 if continues else tokenizer.spaces_stripped
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 

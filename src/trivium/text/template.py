@@ -54,6 +54,7 @@ class ChatTemplate:
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], origin: str) -> None:
         """`templates` by name, with one named "default" unless there is only one."""
         self.origin = origin  # where the template is from, in words
+        self.source = "\n".join(templates.values())
         sandbox, lock = TemplateSandbox(), threading.Lock()
         self._templates = {
             name: _Template(name, source, special_tokens, sandbox, lock) for name, source in templates.items()

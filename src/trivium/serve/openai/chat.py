@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trivium.llm.outputs import CompletionOutput, RequestOutput, TokenLogprobDict
+from trivium.dialects.parts import CallArguments, CallStart, Content, Part, Reasoning
+from trivium.llm.outputs import TokenLogprobDict
 from trivium.serve.body import read_json
+from trivium.serve.chat.chat import Chat, open_chat
+from trivium.serve.chat.news import Call, ChatResult, ChoiceNews, ChoiceResult, Finish
 from trivium.serve.disconnect import unless_client_goes
-from trivium.serve.generation import Job, generate, generate_whole
-from trivium.serve.openai.logprobs import TokenShapes, chat_logprobs, prompt_logprobs
-from trivium.serve.openai.messages import chat_prompt
+from trivium.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from trivium.serve.openai.protocol import (
     AssistantMessage,
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -27,117 +28,132 @@ from trivium.serve.openai.protocol import (
     ChatDelta,
     ChatLogprobs,
     ChatRequest,
+    FunctionDelta,
+    MessageToolCall,
     StreamOptions,
+    ToolCallDelta,
     Usage,
 )
-from trivium.serve.openai.sampling import chat_sampling
-from trivium.serve.openai.usage import finish_reason, usage_of
+from trivium.serve.openai.usage import usage_of_chat
 from trivium.serve.sse import EventStreamResponse, event
 from trivium.serve.state import ServerState
-from trivium.types.errors import NeverFitsError
 
 DECODER = msgspec.json.Decoder(ChatRequest)
 
 
 async def chat_completions(state: ServerState, request: Request) -> Response | EventStreamResponse:
     body = await read_json(request, DECODER, state.limits)
-    state.check_model(body.model)
-    sampling = chat_sampling(body, state.limits)
-    answer = ChatAnswer(
-        id=f"chatcmpl-{uuid.uuid4().hex}",
-        created=int(time.time()),
-        model=body.model or state.llm.card.name,
-        top_logprobs=sampling.logprobs,
-        shapes=TokenShapes(state.tokenizer, sampling.skip_special_tokens),
-    )
-    job = Job(answer.id, await chat_prompt(state, body), sampling, body.priority or 0, body.cache_salt or "")
+    chat = await open_chat(state, body, f"chatcmpl-{uuid.uuid4().hex}")
+    answer = ChatAnswer(chat, speaks_of_functions=body.functions is not None)
     if body.stream:
-        stream = answer.stream(state, job, body.stream_options or StreamOptions())
-        return EventStreamResponse(stream, state.limits)
-    output = await unless_client_goes(request.receive, _whole(state, job))
-    return Response(msgspec.json.encode(answer.whole(output)), media_type="application/json")
+        return EventStreamResponse(answer.stream(body.stream_options or StreamOptions()), state.limits)
+    result = await unless_client_goes(request.receive, chat.whole())
+    return Response(msgspec.json.encode(answer.whole(result)), media_type="application/json")
 
 
-async def _whole(state: ServerState, job: Job) -> RequestOutput:
-    try:
-        (output,) = await generate_whole(state, [job])
-    except NeverFitsError as error:
-        error.param = "messages"
-        raise
-    return output
-
-
-class ChatAnswer(Struct, frozen=True):
+class ChatAnswer:
     """Writes one request's answer, whole or in chunks; id, time and model are the same in all of it."""
 
-    id: str
-    created: int
-    model: str
-    top_logprobs: int | None  # None: no logprobs asked for
-    shapes: TokenShapes
+    def __init__(self, chat: Chat, *, speaks_of_functions: bool) -> None:
+        self._chat = chat
+        self._speaks_of_functions = speaks_of_functions  # the deprecated words for tools
 
-    def whole(self, output: RequestOutput) -> ChatCompletion:
-        prompt = output.prompt_logprobs
+    def whole(self, result: ChatResult) -> ChatCompletion:
+        prompt = result.prompt_logprobs
         return ChatCompletion(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[self._choice(completion) for completion in output.outputs],
-            usage=usage_of([output]),
-            prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self.shapes),
+            id=self._chat.id,
+            created=self._chat.created,
+            model=self._chat.model,
+            choices=[self._choice(choice) for choice in result.choices],
+            usage=usage_of_chat(result.usage),
+            prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self._chat.shapes),
         )
 
-    def _choice(self, completion: CompletionOutput) -> ChatChoice:
+    def _choice(self, choice: ChoiceResult) -> ChatChoice:
         return ChatChoice(
-            index=completion.index,
-            message=AssistantMessage(completion.text),
-            finish_reason=finish_reason(completion),
-            logprobs=self._logprobs(completion.token_ids, completion.logprobs),
-            stop_reason=completion.stop_reason,
+            index=choice.index,
+            message=self._message(choice),
+            finish_reason=self._finish_reason(choice.finish),
+            logprobs=self._logprobs(choice.token_ids, choice.logprobs),
+            stop_reason=choice.finish.stop_reason,
         )
 
-    def _logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprobDict] | None) -> ChatLogprobs | None:
-        if self.top_logprobs is None:
-            return None
-        return chat_logprobs(tokens, entries or (), self.top_logprobs, self.shapes)
+    def _message(self, choice: ChoiceResult) -> AssistantMessage:
+        reasoning = choice.reasoning or UNSET
+        calls = [_called(call) for call in choice.calls]
+        return AssistantMessage(
+            content=None if calls and not choice.content else choice.content,
+            tool_calls=calls if calls and not self._speaks_of_functions else UNSET,
+            function_call=calls[0].function if calls and self._speaks_of_functions else UNSET,
+            reasoning=reasoning,
+            reasoning_content=reasoning,
+        )
 
-    async def stream(self, state: ServerState, job: Job, options: StreamOptions) -> AsyncGenerator[bytes]:
-        """First each choice's role, by index; then its text; then, in a chunk of its own, why it ended."""
+    def _finish_reason(self, finish: Finish) -> str:
+        if finish.reason != "tool_calls":
+            return finish.reason
+        if self._speaks_of_functions:
+            return "function_call"
+        return "stop" if self._chat.tools.named is not None else "tool_calls"  # so does OpenAI
+
+    def _logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprobDict]) -> ChatLogprobs | None:
+        k = self._chat.job.sampling.logprobs
+        return None if k is None else chat_logprobs(tokens, entries, k, self._chat.shapes)
+
+    async def stream(self, options: StreamOptions) -> AsyncGenerator[bytes]:
+        """First each choice's role, by index; then what it says; then, in a chunk of its own, why it ended."""
         usage: UnsetType | None = None if options.include_usage else UNSET
         begun = False
-        ended: set[int] = set()
-        try:
-            async with aclosing(generate(state, job)) as outputs:
-                async for output in outputs:
-                    chunks = []
-                    if not begun:
-                        begun = True
-                        roles = ChatDelta(role="assistant", content="")
-                        chunks += [ChatChunkChoice(index, roles) for index in range(job.sampling.n)]
-                    for completion in output.outputs:
-                        if completion.index not in ended:
-                            chunks += self._news(completion)
-                            if completion.finished:
-                                ended.add(completion.index)
-                    if chunks:
-                        now = usage_of([output]) if options.continuous_usage_stats else usage
-                        yield b"".join(self._chunk([choice], now) for choice in chunks)
-        except NeverFitsError as error:
-            error.param = "messages"
-            raise
+        async with aclosing(self._chat.news()) as batches:
+            async for news in batches:
+                chunks = []
+                if not begun:
+                    begun = True
+                    role = ChatDelta(role="assistant", content="")
+                    chunks += [ChatChunkChoice(index, role) for index in range(self._chat.n)]
+                for choice in news.choices:
+                    chunks += self._chunks(choice)
+                if chunks:
+                    now = usage_of_chat(news.usage) if options.continuous_usage_stats else usage
+                    yield b"".join(self._encode([chunk], now) for chunk in chunks)
         if options.include_usage:
-            yield self._chunk([], usage_of([output]))
+            yield self._encode([], usage_of_chat(news.usage))
 
-    def _news(self, completion: CompletionOutput) -> list[ChatChunkChoice]:
-        delta, index = completion.delta, completion.index
-        news = []
-        logprobs = self._logprobs(delta.token_ids, delta.logprobs) if delta.token_ids else None
-        if delta.text or logprobs is not None:
-            news.append(ChatChunkChoice(index, ChatDelta(content=delta.text), logprobs))
-        if completion.finished:
-            end = finish_reason(completion)
-            news.append(ChatChunkChoice(index, ChatDelta(), finish_reason=end, stop_reason=completion.stop_reason))
-        return news
+    def _chunks(self, news: ChoiceNews) -> list[ChatChunkChoice]:
+        """One for each part; the log probabilities of all the tokens go with the first."""
+        deltas = [delta for part in news.parts if (delta := self._delta(part)) is not None]
+        logprobs = self._logprobs(news.token_ids, news.logprobs) if news.token_ids else None
+        if logprobs is not None and not deltas:
+            deltas = [ChatDelta(content="")]
+        chunks = [
+            ChatChunkChoice(news.index, delta, logprobs if place == 0 else None) for place, delta in enumerate(deltas)
+        ]
+        if news.finish is not None:
+            reason, stop = self._finish_reason(news.finish), news.finish.stop_reason
+            chunks.append(ChatChunkChoice(news.index, ChatDelta(), finish_reason=reason, stop_reason=stop))
+        return chunks
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> bytes:
-        return event(msgspec.json.encode(ChatChunk(self.id, self.created, self.model, choices, usage=usage)))
+    def _delta(self, part: Part) -> ChatDelta | None:
+        match part:
+            case Content(text):
+                return ChatDelta(content=text)
+            case Reasoning(text):
+                return ChatDelta(reasoning=text, reasoning_content=text)
+            case CallStart(number, name, id):
+                return self._call_delta(number, FunctionDelta("", name), id or UNSET)
+            case CallArguments(number, text):
+                return self._call_delta(number, FunctionDelta(text))
+        return None
+
+    def _call_delta(self, number: int, function: FunctionDelta, id: str | UnsetType = UNSET) -> ChatDelta:
+        if self._speaks_of_functions:
+            return ChatDelta(function_call=function)
+        return ChatDelta(tool_calls=[ToolCallDelta(number, function, id, UNSET if id is UNSET else "function")])
+
+    def _encode(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> bytes:
+        chat = self._chat
+        return event(msgspec.json.encode(ChatChunk(chat.id, chat.created, chat.model, choices, usage=usage)))
+
+
+def _called(call: Call) -> MessageToolCall:
+    return MessageToolCall(call.id, CalledFunction(call.name, call.arguments))

@@ -56,7 +56,7 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
         drops_tokens=num_tokens == 0,
         logprobs=body.logprobs,
         tells_prompt_logprobs=body.prompt_logprobs is not None,
-        shapes=TokenShapes(state.tokenizer, sampling.skip_special_tokens),
+        shapes=TokenShapes(state.tokenizer, sampling),
     )
     jobs = [
         Job(f"{answer.id}-{number}", prompt, sampling, body.priority or 0, body.cache_salt or "")

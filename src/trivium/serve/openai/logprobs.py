@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 
 from trivium.llm.outputs import Logprob, TokenLogprobDict
+from trivium.llm.params import SamplingParams
 from trivium.serve.openai.protocol import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -26,16 +27,17 @@ def finite(logprob: float) -> float:
 class TokenShapes:
     """How tokens look in answers. Special tokens have no bytes while they are left out of the text."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special_tokens
+        self._skip_special = sampling.skip_special_tokens
+        self._shown = frozenset(sampling.shown_special_tokens)
 
     def is_special(self, token: int) -> bool:
         return self._tokenizer.is_special(token)
 
     def content(self, token: int) -> bytes | None:
         """What the token adds to the text; None: it adds nothing, and is no part of it."""
-        if self._skip_special and self._tokenizer.is_special(token):
+        if self._skip_special and self._tokenizer.is_special(token) and token not in self._shown:
             return None
         return self._tokenizer.token_bytes(token)
 

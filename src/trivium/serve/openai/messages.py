@@ -15,7 +15,9 @@ from trivium.serve.state import ServerState
 RESERVED_KWARGS = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
-async def chat_prompt(state: ServerState, request: ChatRequest | TokenizeRequest) -> TokensPrompt:
+async def chat_prompt(
+    state: ServerState, request: ChatRequest | TokenizeRequest, tools: Sequence[Mapping[str, Any]]
+) -> TokensPrompt:
     template = state.template
     given = request.messages or []
     if not given:
@@ -33,6 +35,7 @@ async def chat_prompt(state: ServerState, request: ChatRequest | TokenizeRequest
     def render() -> str:
         return template.render(
             messages,
+            tools,
             add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
             **extra,

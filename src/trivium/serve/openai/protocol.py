@@ -91,6 +91,18 @@ class ToolCall(Struct, kw_only=True):
     type: str | None = None
 
 
+class FunctionDefinition(Struct, kw_only=True, frozen=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Struct, kw_only=True, frozen=True):
+    function: FunctionDefinition
+    type: Literal["function"] = "function"
+
+
 class ChatMessage(Struct, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
@@ -118,8 +130,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    functions: Any = None
-    function_call: Any = None
+    # Deprecated by OpenAI, and what tools and tool_choice were called before.
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+
     audio: Any = None
     chat_template: Any = None
 
@@ -141,6 +155,7 @@ class TokenizeRequest(Struct, kw_only=True):
     prompt: str | None = None
     content: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -201,10 +216,25 @@ class PromptLogprob(Struct, frozen=True):
 PromptLogprobs = list[dict[int, PromptLogprob] | None]
 
 
+class CalledFunction(Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class MessageToolCall(Struct, frozen=True):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class AssistantMessage(Struct, frozen=True):
     content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[MessageToolCall] | UnsetType = UNSET  # never an empty list
+    function_call: CalledFunction | UnsetType = UNSET  # where the request spoke of functions, not of tools
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET  # the same: clients look for it under either name
 
 
 class ChatChoice(Struct, frozen=True):
@@ -225,9 +255,25 @@ class ChatCompletion(Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+class FunctionDelta(Struct, frozen=True, omit_defaults=True):
+    arguments: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET  # with the first delta of a call only
+
+
+class ToolCallDelta(Struct, frozen=True, omit_defaults=True):
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET  # with the first delta of a call only, as is the type
+    type: Literal["function"] | UnsetType = UNSET
+
+
 class ChatDelta(Struct, frozen=True, omit_defaults=True):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True):

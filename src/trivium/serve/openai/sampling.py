@@ -8,6 +8,7 @@ from trivium.llm.params import SamplingParams
 from trivium.serve.errors import invalid
 from trivium.serve.limits import Limits
 from trivium.serve.openai.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from trivium.serve.state import ServerState
 
 # Fields that mean the same on both sides.
 PASSED = (
@@ -46,8 +47,6 @@ UNSUPPORTED = (
     "use_beam_search",
     "logits_processors",
     "lora_path",
-    "functions",
-    "function_call",
     "audio",
     "chat_template",
     "prompt_embeds",
@@ -103,8 +102,7 @@ def check_sizes(request: GenerationRequest, limits: Limits) -> None:
             raise invalid(f"a string in {field} may have {most} characters at most, but one has {longest}", field)
 
 
-def chat_sampling(request: ChatRequest, limits: Limits) -> SamplingParams:
-    refuse_tools(request)
+def chat_sampling(request: ChatRequest, state: ServerState) -> SamplingParams:
     if request.modalities is not None and any(modality != "text" for modality in request.modalities):
         raise invalid("this server answers with text only", "modalities", "unsupported_parameter")
     if request.top_logprobs and not request.logprobs:
@@ -113,25 +111,21 @@ def chat_sampling(request: ChatRequest, limits: Limits) -> SamplingParams:
     max_tokens = getattr(request, field)
     if max_tokens == 0:
         raise invalid(f"{field} must be at least 1", field)
-    return sampling_params(
+    params = sampling_params(
         request,
-        limits,
+        state.limits,
         n=request.n or 1,
         max_tokens=max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
+    params.shown_special_tokens = _marks(state)
+    return params
 
 
-def refuse_tools(request: ChatRequest) -> None:
-    """No tools is no tools, and `none` forbids their use; any other choice needs parsers that are not here yet."""
-    if request.tools and request.tool_choice != "none":
-        raise invalid(
-            "tools are not supported by this server; send tool_choice: 'none' to have them ignored",
-            "tools",
-            "unsupported_parameter",
-        )
-    if not request.tools and request.tool_choice not in (None, "none", "auto"):
-        raise invalid("tool_choice names a tool, but there are no tools", "tool_choice")
+def _marks(state: ServerState) -> list[int]:
+    """The tokens that the dialect looks for in the text."""
+    ids = (state.tokenizer.token_id(mark) for mark in state.dialect.marks)
+    return [id for id in ids if id is not None]
 
 
 def completion_sampling(request: CompletionRequest, limits: Limits, *, n: int, max_tokens: int) -> SamplingParams:

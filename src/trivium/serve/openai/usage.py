@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trivium.llm.outputs import CompletionOutput, RequestOutput
-from trivium.serve.openai.protocol import PromptTokensDetails, Usage
+from trivium.serve.chat.news import ChatUsage
+from trivium.serve.openai.protocol import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
 def usage_of(outputs: Iterable[RequestOutput], *, completion_tokens: int | None = None) -> Usage:
@@ -16,6 +17,16 @@ def usage_of(outputs: Iterable[RequestOutput], *, completion_tokens: int | None 
         completion_tokens = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
     cached = sum(output.num_cached_tokens for output in outputs)
     return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, PromptTokensDetails(cached))
+
+
+def usage_of_chat(usage: ChatUsage) -> Usage:
+    return Usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptTokensDetails(usage.cached_tokens),
+        CompletionTokensDetails(usage.reasoning_tokens),
+    )
 
 
 def finish_reason(completion: CompletionOutput) -> str:

@@ -1,0 +1,1 @@
+"""What models write beside plain text, each family in its own way: reasoning and tool calls, read as they come."""

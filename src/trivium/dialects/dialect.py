@@ -1,0 +1,65 @@
+"""What is known of a way of writing reasoning and tool calls: how to read it, and how to make a model write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from trivium.dialects.parser import Parser
+
+JsonSchema = Mapping[str, Any]
+
+
+class Marks(Struct, frozen=True):
+    """What stands before and after a passage."""
+
+    start: str
+    end: str
+
+
+class CallForm(Struct, frozen=True):
+    """How calls are written, exactly enough that a grammar can force them.
+
+    all of them = before, call, (separator, call)*, after; a call = begin, arguments, end, where `{name}` in `begin`
+    stands for the function's name. `arguments` is the style in which an object of the function's schema is written,
+    in xgrammar's words for it.
+    """
+
+    begin: str
+    end: str
+    before: str = ""
+    after: str = ""
+    separator: str = ""
+    arguments: Literal["json", "qwen_xml", "glm_xml"] = "json"
+
+    def begin_of(self, name: str) -> str:
+        return self.begin.replace("{name}", name)
+
+
+class Dialect(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reasoning(self) -> Marks | None:
+        """What encloses reasoning; None: the model does not mark any."""
+
+    @property
+    def call_form(self) -> CallForm | None:
+        """None: no tools can be used in this dialect."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that is looked for in the text. Those that are special tokens must stay in it."""
+
+    def parser(self, tools: Mapping[str, JsonSchema], *, in_reasoning: bool) -> Parser | None:
+        """Reads one answer; None: there is nothing to look for. `tools` are the functions on offer with the schemas of
+        their arguments; without any, calls are plain text. `in_reasoning`: the prompt ended inside of reasoning."""
+
+    def opens_reasoning(self, prompt: str) -> bool:
+        """Whether the prompt ends inside of reasoning."""
+
+    def call_id(self) -> str:
+        """An id for a call that the model gave none."""
