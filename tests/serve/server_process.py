@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,10 +23,26 @@ READY = re.compile(r"^ready +(http://\S+)", re.MULTILINE)
 
 
 class ServerProcess:
-    def __init__(self, model: str, *options: str) -> None:
+    def __init__(self, model: str, *options: str, state_dir: Path | None = None) -> None:
+        """What it keeps for its clients goes with it, unless `state_dir` is given."""
+        self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="trivium-state-")
+        kept_in = state_dir or Path(self._own_state.name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trivium", "serve", model, "--port", "0", "--num-threads", "1", *options],
+            [
+                sys.executable,
+                "-m",
+                "trivium",
+                "serve",
+                model,
+                "--port",
+                "0",
+                "--num-threads",
+                "1",
+                "--state-dir",
+                str(kept_in),
+                *options,
+            ],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
@@ -108,6 +125,8 @@ class ServerProcess:
         finally:
             self.process.kill()
             self._reader.join(5)
+            if self._own_state is not None:
+                self._own_state.cleanup()
 
 
 def wait_for(poll: Callable[[], T | None], seconds: float) -> T:

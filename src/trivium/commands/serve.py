@@ -8,6 +8,8 @@ import importlib
 import socket
 import sys
 import time
+from contextlib import closing
+from pathlib import Path
 
 import msgspec
 
@@ -18,7 +20,10 @@ from trivium.commands.settings import ServeSettings
 from trivium.config.options import EngineOptions
 from trivium.engine.client import EngineState
 from trivium.llm.async_llm import AsyncLLM
+from trivium.records.records import Records
+from trivium.serve.limits import Limits
 from trivium.serve.listen import listen, url_of
+from trivium.store.store import default_root
 from trivium.types.errors import EngineDeadError
 
 
@@ -26,27 +31,38 @@ def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     settings = read_options(args, ServeSettings)
     listener = listen(settings.host, settings.port)
-    with listener:
+    with listener, closing(_open_records(settings)) as records:
         model = stored_model(args.model)
         options = read_options(args, EngineOptions, model=model)
         say(f"loading {model}")
         import uvloop
 
-        return uvloop.run(_serve(options, settings, listener, began))
+        return uvloop.run(_serve(options, settings, listener, records, began))
 
 
-async def _serve(options: EngineOptions, settings: ServeSettings, listener: socket.socket, began: float) -> int:
+def _open_records(settings: ServeSettings) -> Records:
+    root = Path(settings.state_dir).expanduser() if settings.state_dir else default_root() / "state"
+    return Records.open(root, Limits().all_files_bytes)
+
+
+async def _serve(
+    options: EngineOptions, settings: ServeSettings, listener: socket.socket, records: Records, began: float
+) -> int:
     llm = AsyncLLM(**msgspec.structs.asdict(options))
     starting = asyncio.create_task(llm.start())
     # The engine's process begins and loads while the web stack is imported here.
     await asyncio.to_thread(importlib.import_module, "trivium.serve.server")
 
     from trivium.observe.prometheus import Metrics
-    from trivium.serve.limits import Limits
+    from trivium.serve.batch.run import BatchTools
+    from trivium.serve.batch.runner import BatchRunner
+    from trivium.serve.batch.slots import Slots
+    from trivium.serve.disconnect import cancel_and_wait
+    from trivium.serve.in_process import InProcess
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
-    state = ServerState(llm, Limits(), Metrics(), settings.accept_any_model)
+    state = ServerState(llm, Limits(), Metrics(), records, settings.accept_any_model)
     server = HttpServer(state, listener)
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
@@ -59,7 +75,13 @@ async def _serve(options: EngineOptions, settings: ServeSettings, listener: sock
             await starting
             for line in start_report(llm.card, url_of(listener), time.monotonic() - began):
                 say(line)
-            await _until_stopped_or_dead(stopping, llm)
+            slots = Slots(settings.batch_concurrency or options.max_num_seqs)
+            tools = BatchTools(records, InProcess(server.app), state.limits, slots)
+            batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())
+            try:
+                await _until_stopped_or_dead(stopping, llm)
+            finally:
+                await cancel_and_wait(batches)
             drained = await wind_down.drain()
     finally:
         starting.cancel()

@@ -20,6 +20,14 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     accept_any_model: Annotated[
         bool, Meta(description="answer requests whatever model they name; many tools hard-code a name")
     ] = False
+    state_dir: Annotated[
+        str | None,
+        Meta(description="where files, batches and responses are kept; default: `state` beside the models"),
+    ] = None
+    batch_concurrency: Annotated[
+        AtLeastOne | None,
+        Meta(description="requests of batches that run at once, behind all others; default: --max-num-seqs"),
+    ] = None
 
 
 class SamplingSettings(Struct, frozen=True, kw_only=True):

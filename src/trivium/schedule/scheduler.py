@@ -76,7 +76,7 @@ class Scheduler:
         if request.id in self._families:
             raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
         max_waiting = self.limits.max_waiting
-        num_waiting = len(self._waiting) - len(self._free_rows)  # who will find a row does not count
+        num_waiting = self._num_waiting_before(request.priority)
         if max_waiting is not None and num_waiting >= max_waiting:
             raise OverloadedError(
                 f"{num_waiting} sequences wait for a row already, and at most {max_waiting} may",
@@ -86,6 +86,11 @@ class Scheduler:
         self._families[request.id] = family
         for sequence in family.sequences:
             self._enqueue(sequence)
+
+    def _num_waiting_before(self, priority: int) -> int:
+        """Sequences of this priority or a better one that will not find a row: who must give way does not count."""
+        num_giving_way = len(self._running) - bisect_right(self._running, priority, key=_priority)
+        return bisect_right(self._waiting, priority, key=_priority) - len(self._free_rows) - num_giving_way
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
         """Ends a request, or one of its sequences; an unknown one is no matter.
@@ -469,6 +474,10 @@ def _longest_sequence(max_model_len: int, spec: KVSpec, num_blocks: int) -> int:
         range(1, max_model_len), num_blocks, key=lambda n: blocks_needed(spec.groups, spec.block_size, n, 1)
     )
     return num_computed + 1
+
+
+def _priority(sequence: Sequence) -> int:
+    return sequence.request.priority
 
 
 def _rank(sequence: Sequence) -> tuple[int, float, str, int]:

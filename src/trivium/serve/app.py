@@ -15,9 +15,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trivium.serve.endpoint import GenerationEndpoint
-from trivium.serve.errors import ApiError, answer_error
+from trivium.serve.errors import ApiError, ClientGoneError, answer_error
+from trivium.serve.openai.batches import cancel_batch, create_batch, list_batches, retrieve_batch
 from trivium.serve.openai.chat import chat_completions
 from trivium.serve.openai.completions import completions
+from trivium.serve.openai.files import create_file, delete_file, file_content, list_files, retrieve_file
 from trivium.serve.openai.models import list_models, retrieve_model
 from trivium.serve.operations import health, metrics
 from trivium.serve.state import ServerState
@@ -32,7 +34,10 @@ def build_app(state: ServerState) -> ASGIApp:
         async def endpoint(request: Request) -> Response:
             if engine:
                 state.check_loaded()
-            return await handler(state, request)
+            try:
+                return await handler(state, request)
+            except ClientGoneError:
+                return Response(status_code=408)  # nobody reads it
 
         return Route(path, endpoint, methods=[*methods], name=handler.__name__)
 
@@ -42,6 +47,15 @@ def build_app(state: ServerState) -> ASGIApp:
             Route("/completions", GenerationEndpoint(state, completions), methods=["POST"]),
             plain("/models", list_models, "GET"),
             plain("/models/{model_id:path}", retrieve_model, "GET"),
+            plain("/files", list_files, "GET", engine=False),
+            plain("/files", create_file, "POST", engine=False),
+            plain("/files/{file_id}", retrieve_file, "GET", engine=False),
+            plain("/files/{file_id}", delete_file, "DELETE", engine=False),
+            plain("/files/{file_id}/content", file_content, "GET", engine=False),
+            plain("/batches", list_batches, "GET", engine=False),
+            plain("/batches", create_batch, "POST"),
+            plain("/batches/{batch_id}", retrieve_batch, "GET", engine=False),
+            plain("/batches/{batch_id}/cancel", cancel_batch, "POST", engine=False),
             plain("/tokenize", tokenize, "POST"),
             plain("/detokenize", detokenize, "POST"),
             plain("/health", health, "GET", engine=False),

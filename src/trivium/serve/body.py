@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -36,31 +38,44 @@ def _check_content_type(request: Request) -> None:
 
 
 async def _read(request: Request, limits: Limits) -> bytes:
+    parts = bytearray()
+    async with body_in_time(limits.body_seconds):
+        async for part in body_parts(request, limits.body_bytes, limits):
+            parts += part
+    return bytes(parts)
+
+
+async def body_parts(request: Request, most_bytes: int, limits: Limits) -> AsyncGenerator[bytes]:
+    """The body as it comes, refused as soon as it is known to be too large."""
     too_large = ApiError(
         413,
-        f"a body may have {limits.body_bytes} bytes at most",
+        f"a body may have {most_bytes} bytes at most",
         code="body_too_large",
         headers={"connection": "close"},
     )
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limits.body_bytes:
+    if announced.isdecimal() and int(announced) > most_bytes:
         await _discard(request, limits)
         raise too_large
-    parts = bytearray()
+    size = 0
     try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                parts += part
-                if len(parts) > limits.body_bytes:
-                    await _discard(request, limits)
-                    raise too_large
-    except TimeoutError:
-        raise ApiError(
-            408, f"the body did not come within {limits.body_seconds:g} s", headers={"connection": "close"}
-        ) from None
+        async for part in request.stream():
+            size += len(part)
+            if size > most_bytes:
+                await _discard(request, limits)
+                raise too_large
+            yield part
     except ClientDisconnect:
         raise ClientGoneError from None
-    return bytes(parts)
+
+
+@asynccontextmanager
+async def body_in_time(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {seconds:g} s", headers={"connection": "close"}) from None
 
 
 async def _discard(request: Request, limits: Limits) -> None:

@@ -17,6 +17,7 @@ from trivium.types.errors import (
     InvalidRequestError,
     OverloadedError,
     RequestFailedError,
+    StorageError,
 )
 
 logger = logging.getLogger("trivium.serve")
@@ -108,6 +109,9 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
             return ApiError(503, str(error), code="engine_dead", headers=retry_headers(RETRY_SECONDS))
         case RequestFailedError():
             return ApiError(500, str(error), code="request_failed", headers={"x-should-retry": "false"})
+        case StorageError():
+            logger.error("request %s: %s", request_id, error)
+            return ApiError(500, str(error), code="storage_failed", headers={"x-should-retry": "false"})
         case HTTPException(status_code=404):
             return ApiError(404, "there is no such route on this server", code="route_not_found")
         case HTTPException(status_code=405):

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -33,6 +34,20 @@ class Limits(Struct, frozen=True, kw_only=True):
     # No token of the vocabularies we know is longer, so a text of more than this many characters for each token of the
     # context cannot fit: it is refused before any time goes into its tokens.
     chars_per_token: int = 256
+
+    # Files and batches. The first and the third are OpenAI's own.
+    file_bytes: int = 512 * MIB  # -> 413
+    file_seconds: float = 3600.0  # for an upload -> 408
+    batch_requests: int = 50_000
+    all_files_bytes: int = 64 * GIB  # of all files together -> 400
+    form_field_bytes: int = 64 * KIB  # of a field in a form that is not the file
+    form_fields: int = 64
+    file_name_chars: int = 512
+    custom_id_chars: int = 512
+    batch_errors: int = 100  # told of a batch that has no valid line
+    metadata_entries: int = 16
+    metadata_key_chars: int = 64
+    metadata_value_chars: int = 512
 
     # The event loop. What is larger is done in a thread: about 1 ms of JSON, about 1 ms of tokenizing.
     inline_body_bytes: int = 256 * KIB

@@ -64,8 +64,9 @@ class HttpServer:
 
     def __init__(self, state: ServerState, listener: socket.socket) -> None:
         self._listener = listener
+        self.app = build_app(state)
         config = uvicorn.Config(
-            build_app(state),
+            self.app,
             http=BoundedHttpProtocol.with_limits(state.limits),
             ws="none",
             lifespan="off",

@@ -15,6 +15,7 @@ from trivium.engine.client import EngineState
 from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
 from trivium.observe.prometheus import Metrics
+from trivium.records.records import Records
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
 from trivium.text.template import ChatTemplate
@@ -26,6 +27,7 @@ class ServerState:
     llm: AsyncLLM
     limits: Limits
     metrics: Metrics
+    records: Records
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
     created: int = field(default_factory=lambda: int(time.time()))
     # Templates render one at a time; to wait for another's turn must not hold up the event loop.
@@ -33,6 +35,8 @@ class ServerState:
     draining: bool = False
     in_flight: int = 0  # requests for text
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while none is in flight
+
+    batch_news: asyncio.Event = field(default_factory=asyncio.Event)  # set when a batch was made or cancelled
 
     def __post_init__(self) -> None:
         self.idle.set()

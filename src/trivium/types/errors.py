@@ -57,3 +57,7 @@ class EngineDeadError(TriviumError):
 
 class RequestFailedError(TriviumError):
     """The engine lives, but this one request failed inside it."""
+
+
+class StorageError(TriviumError):
+    """What the server keeps for its clients cannot be read or written."""

@@ -66,6 +66,20 @@ def test_a_full_queue_refuses_with_a_time_to_come_back():
     assert refusal.value.retry_after == 3.0  # a and b ended after 3 and 6 steps of one second
 
 
+def test_a_queue_full_of_lower_priority_refuses_nobody_before_it():
+    world = World(max_rows=1, max_waiting=1)
+    for name in "ab":
+        world.add(request(name, PROMPT, priority=5))
+    with pytest.raises(OverloadedError):
+        world.add(request("c", PROMPT, priority=5))
+    for name in "de":  # one takes the row of the lower priority, one waits
+        world.add(request(name, PROMPT))
+    with pytest.raises(OverloadedError, match="1 sequences wait"):
+        world.add(request("f", PROMPT))
+    world.drain()
+    world.assert_idle()
+
+
 def test_a_queue_of_none_still_serves_as_many_as_there_are_rows():
     world = World(max_rows=2, max_waiting=0)
     for name in "ab":

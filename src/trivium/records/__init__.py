@@ -1,0 +1,1 @@
+"""What clients leave with a server: files, batches, responses, conversations. SQLite, and files beside it."""
