@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import openai
+import parrot_server
 import pytest
+from parrot_server import save_parrot
 from server_process import ServerProcess
 from tiny_model import MODEL, save_tiny_model
 
@@ -32,6 +34,15 @@ def own_server(tiny_model: Path) -> Iterator[ServerProcess]:
     )
     yield process
     process.stop()
+
+
+@pytest.fixture(scope="session")
+def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose model says what it is told to say, with Hermes' calls and `<think>`."""
+    directory = save_parrot(tmp_path_factory.mktemp("models") / "parrot")
+    process = ServerProcess(str(directory), program=(parrot_server.__file__,))
+    yield process
+    assert process.stop() == 0
 
 
 @pytest.fixture(scope="session")

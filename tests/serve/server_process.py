@@ -19,20 +19,23 @@ import openai
 
 T = TypeVar("T")
 
+HERE = str(Path(__file__).parent)  # where engine processes find cores of tests
 READY = re.compile(r"^ready +(http://\S+)", re.MULTILINE)
 
 
 class ServerProcess:
-    def __init__(self, model: str, *options: str, state_dir: Path | None = None) -> None:
+    def __init__(
+        self, model: str, *options: str, state_dir: Path | None = None, program: tuple[str, ...] = ("-m", "trivium")
+    ) -> None:
         """What it keeps for its clients goes with it, unless `state_dir` is given."""
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="trivium-state-")
         kept_in = state_dir or Path(self._own_state.name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [
                 sys.executable,
-                "-m",
-                "trivium",
+                *program,
                 "serve",
                 model,
                 "--port",

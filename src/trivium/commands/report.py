@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trivium.dialects.dialect import Dialect
 from trivium.types.card import ModelCard
 
 
-def start_report(card: ModelCard, url: str, seconds: float) -> Iterator[str]:
+def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: float) -> Iterator[str]:
     tokens = card.num_blocks // card.num_kv_groups * card.block_size
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
     yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, room for {tokens} tokens"
     for provider, ops in _ops_by_provider(card.kernels).items():
         yield f"kernels   {provider}: {', '.join(ops)}"
     yield f"graph     {card.graph}"
+    if dialect is not None:
+        marks = f"between {dialect.reasoning.start} and {dialect.reasoning.end}" if dialect.reasoning else "not marked"
+        yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"
     for adjustment in card.adjustments:
         yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
     yield f"ready     {url} after {seconds:.1f} s; try it:"

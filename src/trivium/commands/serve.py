@@ -62,7 +62,15 @@ async def _serve(
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
-    state = ServerState(llm, Limits(), Metrics(), records, settings.accept_any_model)
+    state = ServerState(
+        llm,
+        Limits(),
+        Metrics(),
+        records,
+        accept_any_model=settings.accept_any_model,
+        call_dialect=settings.tool_call_parser,
+        reasoning_dialect=settings.reasoning_parser,
+    )
     server = HttpServer(state, listener)
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
@@ -73,7 +81,8 @@ async def _serve(
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
-            for line in start_report(llm.card, url_of(listener), time.monotonic() - began):
+            dialect = None if llm.template is None else state.dialect
+            for line in start_report(llm.card, dialect, url_of(listener), time.monotonic() - began):
                 say(line)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
             tools = BatchTools(records, InProcess(server.app), state.limits, slots)

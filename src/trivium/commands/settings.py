@@ -6,7 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from trivium.commands.options import UsageError
 from trivium.config.options import AtLeastOne
+from trivium.dialects.detect import CALL_NAMES, REASONING_NAMES
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
@@ -28,6 +30,27 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         AtLeastOne | None,
         Meta(description="requests of batches that run at once, behind all others; default: --max-num-seqs"),
     ] = None
+
+    tool_call_parser: Annotated[
+        str | None,
+        Meta(
+            description=f"how the model writes tool calls: {', '.join(CALL_NAMES)}; default: told from its chat template"
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        str | None,
+        Meta(
+            description=f"how it marks reasoning: {', '.join(REASONING_NAMES)}, none; default: told from its chat template"
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.tool_call_parser not in (None, *CALL_NAMES):
+            raise UsageError(f"--tool-call-parser: {self.tool_call_parser!r} is not one of {', '.join(CALL_NAMES)}")
+        if self.reasoning_parser not in (None, "none", *REASONING_NAMES):
+            raise UsageError(
+                f"--reasoning-parser: {self.reasoning_parser!r} is not one of {', '.join(REASONING_NAMES)}, none"
+            )
 
 
 class SamplingSettings(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ class Marks(Struct, frozen=True):
 
     start: str
     end: str
+    goes_on: str = ""  # after the end: what the model writes before its answer
 
 
 class CallForm(Struct, frozen=True):
@@ -32,7 +33,7 @@ class CallForm(Struct, frozen=True):
     before: str = ""
     after: str = ""
     separator: str = ""
-    arguments: Literal["json", "qwen_xml", "glm_xml"] = "json"
+    arguments: Literal["json", "qwen_xml", "glm_xml", "minimax_xml", "deepseek_xml"] = "json"
 
     def begin_of(self, name: str) -> str:
         return self.begin.replace("{name}", name)

@@ -121,8 +121,10 @@ def read_call(scanner: Scanner, speech: Speech, only: Collection[str] | None = N
         yield from scanner.skip_any()
         if (yield from scanner.try_take(",")):
             continue
-        yield from scanner.try_take("}")  # some models forget one at the end
-        break
+        is_closed = yield from scanner.try_take("}")
+        if not is_closed and not is_started and arguments is None:
+            raise NotACallError
+        break  # after the arguments, some models forget the brace
     if not is_started:
         if name is None or (arguments is None and only is not None):
             raise NotACallError

@@ -93,9 +93,10 @@ class Parser:
         self._go_on()
 
     @property
-    def reasoning_spans(self) -> list[tuple[int, int | None]]:
-        """First character of each passage of reasoning in the text, and the first after it; None: it is still going on."""
-        return self._speech.spans
+    def reasoning_spans(self) -> list[tuple[int, int]]:
+        """First character of each passage of reasoning in the text, and the first after what was read of it."""
+        here = self._scanner.position
+        return [(first, here if end is None else end) for first, end in self._speech.spans]
 
     @property
     def num_malformed(self) -> int:

@@ -67,6 +67,10 @@ class Scanner:
             yield
         return self._text[self._cursor : self._cursor + count]
 
+    def ends(self) -> Reading[bool]:
+        """Whether nothing more will come."""
+        return not (yield from self.peek())
+
     def skip(self, count: int) -> None:
         """Go past what was peeked at."""
         self._cursor += count

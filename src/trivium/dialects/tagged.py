@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 
+from trivium.dialects.calls import new_call_id
 from trivium.dialects.dialect import CallForm, JsonSchema, Marks
 from trivium.dialects.parser import Parser, Speech
 from trivium.dialects.scanner import NotACallError, Reading, Scanner
@@ -119,7 +119,3 @@ def _read_calls(
     speech.border()
     scanner.keep()
     return True
-
-
-def new_call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"

@@ -21,6 +21,7 @@ from trivium.serve.openai.chat import chat_completions
 from trivium.serve.openai.completions import completions
 from trivium.serve.openai.files import create_file, delete_file, file_content, list_files, retrieve_file
 from trivium.serve.openai.models import list_models, retrieve_model
+from trivium.serve.openai.render import count_chat_tokens, render_chat, render_completion
 from trivium.serve.operations import health, metrics
 from trivium.serve.state import ServerState
 from trivium.serve.tokens import detokenize, tokenize
@@ -45,6 +46,10 @@ def build_app(state: ServerState) -> ASGIApp:
         routes=[
             Route("/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"]),
             Route("/completions", GenerationEndpoint(state, completions), methods=["POST"]),
+            plain("/chat/completions/render", render_chat, "POST"),
+            plain("/chat/completions/input_tokens", count_chat_tokens, "POST"),
+            plain("/completions/render", render_completion, "POST"),
+            plain("/apply-template", render_chat, "POST"),
             plain("/models", list_models, "GET"),
             plain("/models/{model_id:path}", retrieve_model, "GET"),
             plain("/files", list_files, "GET", engine=False),

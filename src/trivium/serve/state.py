@@ -29,6 +29,8 @@ class ServerState:
     metrics: Metrics
     records: Records
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
+    call_dialect: str | None = None  # by name; None: told from the model's chat template
+    reasoning_dialect: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     # Templates render one at a time; to wait for another's turn must not hold up the event loop.
     template_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -71,7 +73,13 @@ class ServerState:
     @cached_property
     def dialect(self) -> Dialect:
         """How the model writes reasoning and tool calls."""
-        return detect(self.template.source)
+        tokenizer = self.tokenizer
+        return detect(
+            self.template.source,
+            self.call_dialect,
+            self.reasoning_dialect,
+            is_token=lambda mark: tokenizer.token_id(mark) is not None,
+        )
 
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""

@@ -95,6 +95,20 @@ class ChatTemplate:
             return _render_open(template, prepared, variables)
         return template.render(prepared, variables)
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the model is told of tools that are given."""
+        return self._choose(True).shows_tools
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """Whether calls in past turns, and their results, are shown to the model."""
+        return self._choose(True).shows_calls
+
+    @cached_property
+    def takes_system(self) -> bool:
+        return self._choose(True).takes_system
+
     def _choose(self, with_tools: bool) -> _Template:
         if with_tools and TOOL_TEMPLATE in self._templates:
             return self._templates[TOOL_TEMPLATE]
@@ -168,6 +182,28 @@ class _Template:
         return arguments if self._reads_mappings else json.dumps(arguments, ensure_ascii=False)
 
     @cached_property
+    def shows_tools(self) -> bool:
+        function = {"name": _NEEDLE, "description": _NEEDLE, "parameters": {"type": "object", "properties": {}}}
+        tools = [{"type": "function", "function": function}]
+        return _NEEDLE in self._try([self._user("u")], tools)
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {}}}
+        turns = [{"role": "assistant", "content": content, "tool_calls": [call]} for content in (None, "")]
+        result = {"role": "tool", "content": _NEEDLE, "tool_call_id": "call00000", "name": _NEEDLE}
+        return any(self._try([self._user("u"), turn, result]).count(_NEEDLE) > 1 for turn in turns)
+
+    @cached_property
+    def takes_system(self) -> bool:
+        system = {**self._user(_NEEDLE), "role": "system"}
+        return _NEEDLE in self._try([system, self._user("u")])
+
+    def _user(self, text: str) -> dict[str, Any]:
+        content = text if self._reads_strings or not self._reads_parts else [{"type": "text", "text": text}]
+        return {"role": "user", "content": content}
+
+    @cached_property
     def _reads_strings(self) -> bool:
         return _NEEDLE in self._try([{"role": "user", "content": _NEEDLE}])
 
@@ -192,9 +228,9 @@ class _Template:
             return True
         return not any(_NEEDLE in tried(json.dumps({_NEEDLE: _NEEDLE}), content) for content in (None, ""))
 
-    def _try(self, messages: list[dict[str, Any]]) -> str:
+    def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
         try:
-            return self.render(messages, {"tools": None, "add_generation_prompt": False}, _TRIAL_SECONDS)
+            return self.render(messages, {"tools": tools, "add_generation_prompt": False}, _TRIAL_SECONDS)
         except InvalidRequestError:
             return ""
 

@@ -76,7 +76,6 @@ class TokenOffsets:
     def add(self, tokens: Sequence[int]) -> None:
         self._starts += [self._position.advance(self._shapes.content(token) or b"") for token in tokens]
 
-    def count(self, first: int, end: int | None) -> int:
+    def count(self, first: int, end: int) -> int:
         """Tokens that begin within these characters."""
-        stop = len(self._starts) if end is None else bisect_left(self._starts, end)
-        return max(stop - bisect_left(self._starts, first), 0)
+        return bisect_left(self._starts, end) - bisect_left(self._starts, first)

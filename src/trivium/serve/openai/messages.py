@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trivium.dialects.tool_prompt import with_calls_as_text, with_tool_prompt
 from trivium.llm.prompts import TokensPrompt
 from trivium.serve.errors import invalid
 from trivium.serve.generation import beside_the_loop
 from trivium.serve.openai.prompts import check_length, tokenize
 from trivium.serve.openai.protocol import ChatMessage, ChatRequest, ContentPart, TokenizeRequest, ToolCall
 from trivium.serve.state import ServerState
+from trivium.text.template import ChatTemplate
 
 RESERVED_KWARGS = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
 
@@ -24,7 +26,7 @@ async def chat_prompt(
         raise invalid("messages must have at least one message", "messages")
     if len(given) > state.limits.messages:
         raise invalid(f"messages may have {state.limits.messages} entries at most, but has {len(given)}", "messages")
-    messages = [_message(message, place) for place, message in enumerate(given)]
+    messages: Sequence[Mapping[str, Any]] = [_message(message, place) for place, message in enumerate(given)]
     num_chars = _num_chars(messages)
     check_length(state, num_chars, "messages")
     extra = _template_kwargs(request)
@@ -34,8 +36,8 @@ async def chat_prompt(
 
     def render() -> str:
         return template.render(
-            messages,
-            tools,
+            _in_words(template, messages, tools),
+            tools if template.shows_tools else None,
             add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
             **extra,
@@ -44,6 +46,17 @@ async def chat_prompt(
     async with state.template_turn:
         text = await beside_the_loop(state, num_chars, render)
     return await tokenize(state, text, add_special_tokens=bool(request.add_special_tokens))
+
+
+def _in_words(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """Tools and calls written out, where the template would pass over them."""
+    if any("tool_calls" in message or message["role"] in ("tool", "function") for message in messages):
+        messages = messages if template.shows_calls else with_calls_as_text(messages)
+    if tools and not template.shows_tools:
+        return with_tool_prompt(messages, tools, takes_system=template.takes_system)
+    return messages
 
 
 def _template_kwargs(request: ChatRequest | TokenizeRequest) -> Mapping[str, Any]:
@@ -70,9 +83,14 @@ def _message(message: ChatMessage, place: int) -> dict[str, Any]:
             }
             for call in calls
         ]
-    reasoning = message.reasoning or message.reasoning_content
+    reasoning = message.reasoning or message.reasoning_content or _detailed_reasoning(message)
     others = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
     return shown | {name: value for name, value in others.items() if value is not None}
+
+
+def _detailed_reasoning(message: ChatMessage) -> str | None:
+    texts = [detail.get("text") for detail in message.reasoning_details or ()]
+    return "\n".join(text for text in texts if isinstance(text, str)) or None
 
 
 def _content(message: ChatMessage, where: str) -> str | list[dict[str, str]]:

@@ -111,8 +111,10 @@ class ChatMessage(Struct, kw_only=True):
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
     refusal: str | None = None
+    # Three names for one thing; the last is a list of objects of which some have a text.
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
