@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import openai
 import parrot_server
 import pytest
 from parrot_server import save_parrot, says
 from server_process import ServerProcess
+from tiny_model import MODEL
 from wire import chunks
 
 from trivium.dialects.harmony import HarmonyDialect
@@ -102,3 +105,81 @@ def test_marks_that_are_special_tokens_are_seen_and_not_shown(harmony: ServerPro
     tools = [{"type": "function", "function": {"name": "now"}}]
     (made,) = message(ask(harmony, call, tools=tools))["tool_calls"]
     assert made["function"] == {"name": "now", "arguments": '{"a": 1}'}
+
+
+def test_reasoning_may_be_left_untold(parrot: ServerProcess) -> None:
+    said = "<think>I count.</think>Four."
+    for fields in ({"include_reasoning": False}, {"reasoning": {"exclude": True}}):
+        answer = ask(parrot, said, **fields)
+        assert message(answer)["content"] == "Four." and "reasoning" not in message(answer)
+        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_an_effort_reaches_the_template_and_none_turns_thinking_off(parrot: ServerProcess) -> None:
+    def prompt(**fields: object) -> str:
+        return parrot.post(PATH + "/render", {"messages": says("x"), **fields}).json()["prompt"]
+
+    for fields in ({"reasoning_effort": "low"}, {"reasoning": {"effort": "high"}}):
+        assert prompt(**fields).endswith("<think>\n")
+    for fields in ({}, {"reasoning_effort": "none"}, {"reasoning": {"enabled": False}}):
+        assert prompt(**fields).endswith("assistant\n")
+    assert prompt(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}).endswith("assistant\n")
+    refused = parrot.post(PATH, {"messages": says("x"), "reasoning_effort": "heroic"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "reasoning_effort"
+
+
+@pytest.fixture(scope="module")
+def thinker(tiny_model: Path) -> Iterator[ServerProcess]:
+    """A model of random weights, which goes on for ever with what the prompt began."""
+    process = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--reasoning-parser", "think")
+    yield process
+    assert process.stop() == 0
+
+
+THINK = {
+    "messages": [{"role": "user", "content": "Hello"}],
+    "chat_template_kwargs": {"suffix": "<think>\n"},
+    "max_tokens": 60,
+    "ignore_eos": True,
+    "temperature": 1.0,
+    "seed": 3,
+}
+
+
+@pytest.mark.parametrize(
+    "budget", [{"thinking_budget": 7}, {"thinking_token_budget": 7}, {"reasoning": {"max_tokens": 7}}]
+)
+def test_a_budget_ends_reasoning_and_the_answer_follows(thinker: ServerProcess, budget: dict[str, Any]) -> None:
+    answer = thinker.post(PATH, {**THINK, **budget}).json()
+    free = thinker.post(PATH, THINK).json()
+    assert free["usage"]["completion_tokens_details"]["reasoning_tokens"] == 60
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 7
+    assert answer["usage"]["completion_tokens"] == 60
+    said = message(answer)
+    assert message(free)["reasoning"].startswith(said["reasoning"])
+    assert said["content"] and "think>" not in said["content"]
+
+
+def test_a_budget_of_nothing_and_an_effort_of_none_leave_no_reasoning(thinker: ServerProcess) -> None:
+    for fields in ({"thinking_budget": 0}, {"reasoning_effort": "none"}):
+        answer = thinker.post(PATH, {**THINK, **fields, "n": 2}).json()
+        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
+        assert all("reasoning" not in choice["message"] for choice in answer["choices"])
+
+
+def test_a_budget_holds_in_a_stream_read_by_the_openai_client(thinker: ServerProcess) -> None:
+    with thinker.openai() as client:
+        stream = client.chat.completions.create(
+            model=MODEL, **THINK_FOR_CLIENT, stream=True, stream_options={"include_usage": True}
+        )
+        *_, last = list(stream)
+    assert isinstance(last, openai.types.chat.ChatCompletionChunk)
+    assert last.usage is not None and last.usage.completion_tokens_details is not None
+    assert last.usage.completion_tokens_details.reasoning_tokens == 7
+
+
+THINK_FOR_CLIENT: dict[str, Any] = {
+    "messages": THINK["messages"],
+    "max_tokens": 20,
+    "extra_body": {"chat_template_kwargs": {"suffix": "<think>\n"}, "thinking_budget": 7, "ignore_eos": True},
+}

@@ -12,6 +12,7 @@ from trivium.execute.logits import adjust_logits, changes_logits
 from trivium.execute.logprobs import token_logprobs
 from trivium.execute.random import uniform
 from trivium.execute.rows import Rows
+from trivium.execute.thinking import forced_token
 from trivium.types.step import RowFailure, SampledRow
 
 
@@ -42,6 +43,10 @@ def _next_token(logits: Tensor, greedy: int, rows: Rows, row: int) -> int | None
     sampling, stopping = rows.sampling[row], rows.stopping[row]
     assert sampling is not None and stopping is not None, f"row {row} samples, but no sequence holds it"
     tokens, num_prompt = rows.tokens_of(row), int(rows.num_prompt_tokens[row])
+    if sampling.thinking is not None:
+        forced = forced_token(sampling.thinking, tokens[num_prompt:])
+        if forced is not None:
+            return forced
     adjusted = changes_logits(sampling, stopping, len(tokens) - num_prompt)
     if sampling.temperature == 0.0 and not adjusted:
         return greedy

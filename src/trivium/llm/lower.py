@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from trivium.llm.params import MAX_SEED, SamplingParams
 from trivium.llm.prompts import Prompt, split_prompt
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
 from trivium.types.errors import InvalidRequestError, NeverFitsError
-from trivium.types.request import Request, Sampling, Stopping
+from trivium.types.request import Request, Sampling, Stopping, ThinkingBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def _lower_sampling(params: SamplingParams, tokenizer: Tokenizer | None, card: M
         logit_bias=bias,
         bad_words=_lower_bad_words(params, tokenizer),
         allowed_token_ids=tuple(params.allowed_token_ids) if params.allowed_token_ids is not None else None,
+        thinking=_lower_thinking(params, tokenizer),
         logprobs=_lower_count("logprobs", params.logprobs, card),
         prompt_logprobs=_lower_count("prompt_logprobs", params.prompt_logprobs, card),
     )
@@ -118,6 +120,19 @@ def _lower_bad_words(params: SamplingParams, tokenizer: Tokenizer | None) -> tup
         for prefix in ("", " ")
     ]
     return tuple(dict.fromkeys(spelling for spelling in spellings if spelling))
+
+
+def _lower_thinking(params: SamplingParams, tokenizer: Tokenizer | None) -> ThinkingBudget | None:
+    limit = params.thinking
+    if limit is None:
+        return None
+    encode = partial(_needed(tokenizer, "a limit of reasoning", "thinking").encode, add_special_tokens=False)
+    return ThinkingBudget(
+        max_tokens=limit.max_tokens,
+        begin=() if limit.begin is None else tuple(encode(limit.begin)),
+        end=tuple(encode(limit.end)),
+        closing=tuple(encode(limit.end + limit.goes_on)),
+    )
 
 
 def _lower_count(field: str, count: int | None, card: ModelCard) -> int | None:

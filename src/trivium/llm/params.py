@@ -13,6 +13,16 @@ MAX_N = 1024
 MAX_SEED = 2**64 - 1
 
 
+@dataclass(frozen=True)
+class ThinkingLimit:
+    """The most tokens that reasoning may take, and what it stands between."""
+
+    max_tokens: int
+    begin: str | None  # None: the prompt has begun it
+    end: str
+    goes_on: str = ""  # what leads from the end to the answer
+
+
 @dataclass
 class SamplingParams:
     """Sampling of one request. A field set after construction is checked when the request is sent."""
@@ -43,6 +53,7 @@ class SamplingParams:
     bad_words: Sequence[str] | None = None
     allowed_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None = None
+    thinking: ThinkingLimit | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -87,6 +98,8 @@ class SamplingParams:
         if self.allowed_token_ids is not None and len(self.allowed_token_ids) == 0:
             raise _wrong("allowed_token_ids", [], "a list with at least one token, or none")
         _check_logit_bias(self.logit_bias)
+        if self.thinking is not None:
+            _check_int("thinking.max_tokens", self.thinking.max_tokens, 0)
 
 
 @dataclass

@@ -5,6 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 
+class ThinkingBudget(Struct, frozen=True):
+    """How long a sequence may reason. Tokens only."""
+
+    max_tokens: int
+    begin: tuple[int, ...]  # what begins reasoning; empty: the prompt has begun it
+    end: tuple[int, ...]  # what ends it
+    closing: tuple[
+        int, ...
+    ]  # what is said for the model when the budget is spent: the end, and what leads to the answer
+
+
 class Sampling(Struct, frozen=True, omit_defaults=True):
     """How one token is drawn from a row of logits. Token ids only; texts were lowered before."""
 
@@ -20,6 +31,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
     allowed_token_ids: tuple[int, ...] | None = None
+    thinking: ThinkingBudget | None = None
     logprobs: int | None = None  # None: none; 0: the sampled token's; k: and those of the k likeliest
     prompt_logprobs: int | None = None
 

@@ -22,6 +22,7 @@ from trivium.serve.chat.news import (
     reasoning_of,
 )
 from trivium.serve.chat.reading import ChoiceReader
+from trivium.serve.chat.thinking import tells_reasoning, thinking_limit
 from trivium.serve.chat.tools import Tools, read_tools
 from trivium.serve.errors import invalid
 from trivium.serve.generation import Job, generate
@@ -46,6 +47,8 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
         raise invalid("a call cannot be enforced by this server yet", "tool_choice", "unsupported_parameter")
     sampling = chat_sampling(request, state)
     prompt = await chat_prompt(state, request, tools.offered)
+    in_reasoning = state.dialect.opens_reasoning(prompt["prompt"])
+    sampling.thinking = thinking_limit(request, state.dialect, state.template.source, in_reasoning=in_reasoning)
     return Chat(
         state=state,
         id=id,
@@ -54,7 +57,8 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
         job=Job(id, prompt, sampling, request.priority or 0, request.cache_salt or ""),
         tools=tools,
         shapes=TokenShapes(state.tokenizer, sampling),
-        in_reasoning=state.dialect.opens_reasoning(prompt["prompt"]),
+        in_reasoning=in_reasoning,
+        tells_reasoning=tells_reasoning(request),
     )
 
 
@@ -69,6 +73,7 @@ class Chat(Struct, frozen=True):
     tools: Tools
     shapes: TokenShapes
     in_reasoning: bool  # the prompt ends inside of reasoning
+    tells_reasoning: bool
 
     @property
     def n(self) -> int:
@@ -111,7 +116,13 @@ class Chat(Struct, frozen=True):
             raise
 
     def _reader(self) -> ChoiceReader:
-        return ChoiceReader(self.state.dialect, self.tools, self.shapes, in_reasoning=self.in_reasoning)
+        return ChoiceReader(
+            self.state.dialect,
+            self.tools,
+            self.shapes,
+            in_reasoning=self.in_reasoning,
+            tells_reasoning=self.tells_reasoning,
+        )
 
     def _tell_malformed(self, readers: list[ChoiceReader]) -> None:
         if count := sum(reader.num_malformed for reader in readers):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trivium.dialects.dialect import Dialect
-from trivium.dialects.parts import CallArguments, CallEnd, CallStart, Content, Part
+from trivium.dialects.parts import CallArguments, CallEnd, CallStart, Content, Part, Reasoning
 from trivium.llm.outputs import CompletionOutput
 from trivium.serve.chat.news import Finish
 from trivium.serve.chat.tools import Tools
@@ -18,9 +18,12 @@ from trivium.serve.openai.logprobs import TextPosition, TokenShapes
 class ChoiceReader:
     """Reads one of the n answers, in one piece or in many."""
 
-    def __init__(self, dialect: Dialect, tools: Tools, shapes: TokenShapes, *, in_reasoning: bool) -> None:
+    def __init__(
+        self, dialect: Dialect, tools: Tools, shapes: TokenShapes, *, in_reasoning: bool, tells_reasoning: bool
+    ) -> None:
         self._dialect = dialect
         self._tools = tools
+        self._tells_reasoning = tells_reasoning
         self._parser = dialect.parser(tools.schemas, in_reasoning=in_reasoning)
         self._offsets = TokenOffsets(shapes) if self._parser is not None else None
         self._has_calls = False
@@ -51,6 +54,8 @@ class ChoiceReader:
 
     def _is_wanted(self, part: Part) -> bool:
         """Where only one call is wanted, those after it are dropped."""
+        if isinstance(part, Reasoning):
+            return self._tells_reasoning
         is_later_call = isinstance(part, CallStart | CallArguments | CallEnd) and part.number > 0
         return self._tools.parallel or not is_later_call
 

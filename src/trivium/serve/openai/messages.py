@@ -7,6 +7,7 @@ from typing import Any
 
 from trivium.dialects.tool_prompt import with_calls_as_text, with_tool_prompt
 from trivium.llm.prompts import TokensPrompt
+from trivium.serve.chat.thinking import template_kwargs
 from trivium.serve.errors import invalid
 from trivium.serve.generation import beside_the_loop
 from trivium.serve.openai.prompts import check_length, tokenize
@@ -64,9 +65,7 @@ def _template_kwargs(request: ChatRequest | TokenizeRequest) -> Mapping[str, Any
     if taken := RESERVED_KWARGS & kwargs.keys():
         name = min(taken)
         raise invalid(f"chat_template_kwargs may not set {name}", f"chat_template_kwargs.{name}")
-    if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
-    return kwargs
+    return {**template_kwargs(request), **kwargs} if isinstance(request, ChatRequest) else kwargs
 
 
 def _message(message: ChatMessage, place: int) -> dict[str, Any]:

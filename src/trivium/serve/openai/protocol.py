@@ -117,6 +117,13 @@ class ChatMessage(Struct, kw_only=True):
     reasoning_details: list[dict[str, Any]] | None = None
 
 
+class ReasoningOptions(Struct, kw_only=True):
+    effort: str | None = None
+    max_tokens: Count | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None  # think, but do not tell
+
+
 class ChatRequest(GenerationRequest, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: Count | None = None
@@ -131,6 +138,11 @@ class ChatRequest(GenerationRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning: ReasoningOptions | None = None
+    include_reasoning: bool | None = None
+    # The most tokens of reasoning, by the names of several servers.
+    thinking_token_budget: Count | None = None
+    thinking_budget: Count | None = None
 
     # Deprecated by OpenAI, and what tools and tool_choice were called before.
     functions: list[dict[str, Any]] | None = None
