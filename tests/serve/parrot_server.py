@@ -9,7 +9,8 @@ from pathlib import Path
 
 from parrot_core import END, SAID, SAY
 
-SPECIAL = ["<|endoftext|>", "<|im_start|>", END, SAY, SAID]
+FIM = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", END, SAY, SAID, *FIM]
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"

@@ -104,8 +104,24 @@ def test_p4_a_stream_says_what_the_whole_answer_says(server: ServerProcess, fiel
                 assert [value for lists in told for value in lists[key]] == choice["logprobs"][key]
 
 
-def test_p5_a_suffix_is_refused_and_best_of_gives_the_likeliest(server: ServerProcess) -> None:
+def test_p5_a_suffix_is_refused_where_the_model_has_no_tokens_for_it(server: ServerProcess) -> None:
     assert refusal(server, suffix="end")["param"] == "suffix"
+    assert ask(server, suffix="")["choices"]
+
+
+def test_p5_a_suffix_stands_after_what_the_model_writes(parrot: ServerProcess) -> None:
+    body = {"prompt": "def f(", "suffix": "<|say|>x):<|said|>", "max_tokens": 20}
+    (choice,) = parrot.post("/v1/completions", body).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("x):", "stop")
+    (rendered,) = parrot.post("/v1/completions/render", body).json()
+    written = parrot.post("/detokenize", {"tokens": rendered["token_ids"]}).json()["text"]
+    assert written == "<|fim_prefix|>def f(<|fim_suffix|><|say|>x):<|said|><|fim_middle|>"
+    for wrong in ({"echo": True}, {"prompt": [1, 2]}):
+        answer = parrot.post("/v1/completions", {**body, **wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "suffix")
+
+
+def test_p5_best_of_gives_the_likeliest(server: ServerProcess) -> None:
     assert refusal(server, best_of=1, n=2)["param"] == "best_of"
     assert refusal(server, best_of=3, stream=True)["param"] == "best_of"
     drawn = {"temperature": 1.5, "seed": 11, "logprobs": 0, "max_tokens": 6}

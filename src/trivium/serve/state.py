@@ -18,6 +18,7 @@ from trivium.observe.prometheus import Metrics
 from trivium.records.records import Records
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
+from trivium.text.fill_in_the_middle import FillInTheMiddle
 from trivium.text.template import ChatTemplate
 from trivium.text.tokenizer import Tokenizer
 
@@ -80,6 +81,11 @@ class ServerState:
             self.reasoning_dialect,
             is_token=lambda mark: tokenizer.token_id(mark) is not None,
         )
+
+    @cached_property
+    def fill_in_the_middle(self) -> FillInTheMiddle | None:
+        """None: the model has no tokens for it."""
+        return FillInTheMiddle.of(self.tokenizer)
 
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""

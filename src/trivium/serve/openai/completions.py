@@ -45,6 +45,8 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
     n = body.n or 1
     # The engine draws at least one token; where none is wanted it is dropped.
     sampling = completion_sampling(body, state.limits, n=body.best_of or n, max_tokens=max(num_tokens, 1))
+    if body.suffix and state.fill_in_the_middle is not None:
+        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *state.fill_in_the_middle.end_ids]
     prompts = await completion_prompts(state, body)
     _check_choices(len(prompts) * sampling.n, state.limits)
     answer = CompletionAnswer(
@@ -70,8 +72,8 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
 
 
 def _check(request: CompletionRequest) -> None:
-    if request.suffix:
-        raise invalid("suffix is not supported by this server", "suffix", "unsupported_parameter")
+    if request.suffix and request.echo:
+        raise invalid("echo and suffix exclude each other: the answer stands between the two", "suffix")
     if request.best_of is not None:
         if request.best_of < (request.n or 1):
             raise invalid(f"best_of must be at least n, but is {request.best_of} < {request.n}", "best_of")

@@ -30,6 +30,8 @@ async def completion_prompts(state: ServerState, request: CompletionRequest) -> 
     texts_or_ids = _split(request.prompt)
     if len(texts_or_ids) > state.limits.prompts:
         raise invalid(f"prompt may have {state.limits.prompts} entries at most, but has {len(texts_or_ids)}", "prompt")
+    if request.suffix:
+        return [await _prompt_around(state, item, request) for item in texts_or_ids]
     return [await _prompt(state, item, request.add_special_tokens is not False) for item in texts_or_ids]
 
 
@@ -49,6 +51,22 @@ def _split(prompt: str | list[str | int | list[int]] | None) -> list[str | list[
     if len(lists) == len(prompt):
         return [*lists]
     raise invalid("prompt must be all strings, all token ids, or all lists of token ids", "prompt")
+
+
+async def _prompt_around(state: ServerState, item: str | list[int], request: CompletionRequest) -> TokensPrompt:
+    """A prompt for the text between it and the request's suffix."""
+    fim, suffix = state.fill_in_the_middle, request.suffix or ""
+    if fim is None:
+        raise invalid(
+            "suffix needs a model with tokens for it, and this one has none", "suffix", "unsupported_parameter"
+        )
+    if not isinstance(item, str):
+        raise invalid("suffix needs prompts that are texts, not token ids", "suffix")
+    check_length(state, len(item) + len(suffix), "prompt")
+    tokens = await beside_the_loop(
+        state, len(item) + len(suffix), lambda: fim.prompt(item, suffix, request.add_special_tokens is not False)
+    )
+    return TokensPrompt(prompt=item, prompt_token_ids=tokens)
 
 
 async def _prompt(state: ServerState, item: str | list[int], add_special_tokens: bool) -> TokensPrompt:
