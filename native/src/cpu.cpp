@@ -24,6 +24,7 @@ uint64_t saved_by_system() {
 struct Claims {
     bool avx2 = false;
     bool avx512 = false;
+    bool avx512_bf16 = false;
 };
 
 Claims claims_of_processor() {
@@ -37,6 +38,7 @@ Claims claims_of_processor() {
     claims.avx2 = (saved & ymm_state) == ymm_state && (b & bit_AVX2) && fma && f16c;
     claims.avx512 = claims.avx2 && (saved & zmm_state) == zmm_state && (b & bit_AVX512F) && (b & bit_AVX512BW) &&
                     (b & bit_AVX512DQ) && (b & bit_AVX512VL) && (c & bit_AVX512VNNI);
+    claims.avx512_bf16 = claims.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
     return claims;
 }
 
@@ -56,6 +58,7 @@ std::vector<float> sample_results(const Kernels& kernels) {
     std::vector<int32_t> q_sums(num_x * columns / 16);
     const QuantizedRows quantized = {q.data(), scales.data(), sums.data(), q_sums.data(), columns};
     for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
+    std::vector<uint32_t> laid(num_x * columns);
     for (int t = 0; t < num_weight_types; ++t) {
         const WeightType type = static_cast<WeightType>(t);
         // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
@@ -63,11 +66,16 @@ std::vector<float> sample_results(const Kernels& kernels) {
         kernels.linear({x.data(), columns, num_x, {type, data.data(), rows, columns}, 0, rows, nullptr, out.data(), rows,
                         scratch});
         results.insert(results.end(), out.begin(), out.end());
-        if (packed_layout(type).unit_columns == 0) continue;
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
         pack_tile({type, data.data(), rows, columns}, 0, packed.data());
-        kernels.packed_linear(
-            {quantized, num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, false});
+        const PackedMatrix matrix = {type, packed.data(), rows, columns};
+        if (is_float(type)) {
+            for (int64_t m = 0; m < num_x; ++m)
+                kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
+            kernels.float_linear({laid.data(), num_x, matrix, 0, 1, nullptr, out.data(), rows, false});
+        } else {
+            kernels.packed_linear({quantized, num_x, matrix, 0, 1, nullptr, out.data(), rows, false});
+        }
         results.insert(results.end(), out.begin(), out.end());
     }
 
@@ -140,6 +148,7 @@ std::vector<Probe> probe_instruction_sets() {
     };
     probe(avx2_kernels(), claims.avx2);
     probe(avx512_kernels(), claims.avx512);
+    probe(avx512_bf16_kernels(), claims.avx512_bf16);
 #endif
     return probes;
 }

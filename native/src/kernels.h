@@ -47,6 +47,19 @@ struct PackedPart {
     bool adds;  // to what `out` holds
 };
 
+// The same on packed float weights.
+struct FloatPart {
+    const uint32_t* x;  // rows as lay_float_row lays them for the weight's type
+    int64_t num_x;
+    PackedMatrix weight;
+    int64_t first_tile;
+    int64_t last_tile;
+    const float* bias;  // or null
+    float* out;         // out[m][n] at m * out_stride + n
+    int64_t out_stride;
+    bool adds;  // to what `out` holds
+};
+
 // A paged cache of keys or of values, [num_blocks, block_size, heads, dim]; elements of a head are contiguous.
 struct PagedCache {
     const void* data;
@@ -95,6 +108,9 @@ struct Kernels {
 
     void (*linear)(const LinearPart& part);
     void (*packed_linear)(const PackedPart& part);
+    void (*float_linear)(const FloatPart& part);
+    // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
+    void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
     void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
     void (*decode)(WeightType type, const uint8_t* blocks, float* out, int64_t num_elements);
     void (*rms_norm)(const float* x, const float* weight, float eps, float* out, int64_t dim);
@@ -110,6 +126,7 @@ const Kernels& baseline_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& avx512_bf16_kernels();
 #endif
 
 }  // namespace trivium

@@ -72,13 +72,11 @@ NB_MODULE(_native, m) {
         "packed_tile_bytes",
         [](std::string_view type, int64_t columns) -> int64_t {
             for (int i = 0; i < trivium::num_weight_types; ++i)
-                if (type == trivium::weight_layouts[i].name) {
-                    const auto packed = trivium::packed_layout(static_cast<trivium::WeightType>(i));
-                    return packed.unit_columns ? trivium::packed_tile_bytes(packed, columns) : 0;
-                }
-            return 0;
+                if (type == trivium::weight_layouts[i].name)
+                    return trivium::packed_tile_bytes(static_cast<trivium::WeightType>(i), columns);
+            throw std::invalid_argument("no kernel for weights of type " + std::string(type));
         },
-        "type"_a, "columns"_a, "Bytes of 16 packed rows; 0 for types that are not packed.");
+        "type"_a, "columns"_a, "Bytes of 16 packed rows.");
 
     m.def(
         "instruction_sets",

@@ -26,6 +26,12 @@ void require_index(int64_t index, int64_t limit, const char* what) {
                                 std::to_string(limit - 1));
 }
 
+WeightType type_named(std::string_view name) {
+    for (int i = 0; i < num_weight_types; ++i)
+        if (name == weight_layouts[i].name) return static_cast<WeightType>(i);
+    throw std::invalid_argument("no kernel for weights of type " + std::string(name));
+}
+
 WeightType type_of(const WeightTensor& weight) {
     const Tensor& t = weight.tensor;
     if (!weight.type) {
@@ -35,9 +41,7 @@ WeightType type_of(const WeightTensor& weight) {
         throw std::invalid_argument(std::string(t.name) + " must be a floating point tensor or have a block type");
     }
     t.require_dtype(DType::u8);
-    for (int i = 0; i < num_weight_types; ++i)
-        if (*weight.type == weight_layouts[i].name) return static_cast<WeightType>(i);
-    throw std::invalid_argument("no kernel for weights of type " + std::string(*weight.type));
+    return type_named(*weight.type);
 }
 
 // The weight [rows, columns] (or [experts, rows, columns], then the first expert's), with `columns` checked.
@@ -154,9 +158,7 @@ void Ops::linear(const Tensor& x, const WeightTensor& weight, const std::optiona
 void Ops::pack(const WeightTensor& weight, const Tensor& out) {
     const int64_t columns = columns_of(weight);
     const Matrix matrix = matrix_of(weight, columns, 2);
-    const PackedLayout packed = packed_layout(matrix.type);
-    require(packed.unit_columns > 0, std::string("weights of type ") + layout(matrix.type).name + " are not packed");
-    const int64_t tile_bytes = packed_tile_bytes(packed, columns);
+    const int64_t tile_bytes = packed_tile_bytes(matrix.type, columns);
     out.require_dtype(DType::u8);
     out.require_shape({packed_tiles(matrix.rows), tile_bytes});
     out.require_contiguous();
@@ -185,6 +187,18 @@ QuantizedRows Ops::quantized(const Tensor& x) {
     return all;
 }
 
+const uint32_t* Ops::laid(const Tensor& x, WeightType type) {
+    const int64_t rows = x.shape[0], columns = x.shape[1], padded = padded_columns(columns);
+    uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
+    const int64_t rows_per_task = cheap_rows_per_task(rows, columns);
+    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
+        for (int64_t i = task * rows_per_task; i < last; ++i)
+            kernels_.lay_float_row(type, x.as<const float>() + i * x.strides[0], columns, words + i * padded);
+    });
+    return words;
+}
+
 void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers) {
     x.require_dtype(DType::f32);
     x.require_shape({-1, -1});
@@ -195,10 +209,10 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
         layer.out.require_shape({num_x, -1});
         layer.out.require_contiguous();
         const int64_t rows = layer.out.shape[1];
-        const PackedLayout p = packed_layout(type_of(layer.packed));
-        require(p.unit_columns > 0 && columns > 0 && columns % p.unit_columns == 0,
+        const WeightType type = type_of(layer.packed);
+        require(is_float(type) || (columns > 0 && columns % packed_layout(type).unit_columns == 0),
                 std::to_string(columns) + " columns are not whole units of the weight's type");
-        layer.packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(p, columns)});
+        layer.packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(type, columns)});
         layer.packed.tensor.require_contiguous();
         if (layer.bias) {
             layer.bias->require_dtype(DType::f32);
@@ -209,7 +223,16 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     if (num_x == 0) return;
 
     const std::lock_guard lock(one_call_);
-    const QuantizedRows quantized = this->quantized(x);
+    std::optional<QuantizedRows> quantized;
+    const uint32_t* laid[3] = {};
+    for (const PackedLayer& layer : layers) {
+        const WeightType type = type_of(layer.packed);
+        if (!is_float(type)) {
+            if (!quantized) quantized = this->quantized(x);
+        } else if (!laid[static_cast<size_t>(type)]) {
+            laid[static_cast<size_t>(type)] = this->laid(x, type);
+        }
+    }
     // Few rows: a task for each thread, since taking one costs about as much as a tile. Many rows: several for each, so
     // that threads end together.
     int64_t all_tiles = 0;
@@ -217,16 +240,30 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     const int64_t tasks_per_thread = std::clamp<int64_t>(num_x, 1, 8);
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
     packed_tasks_.clear();
+    float_tasks_.clear();
     for (const PackedLayer& layer : layers) {
         const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
         const PackedMatrix matrix = {type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
-        for (int64_t first = 0; first < tiles; first += tiles_per_task)
-            packed_tasks_.push_back({quantized, num_x, matrix, first, std::min(tiles, first + tiles_per_task),
-                                     layer.bias ? layer.bias->as<const float>() : nullptr, layer.out.as<float>(), rows,
-                                     layer.adds});
+        const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
+        float* const out = layer.out.as<float>();
+        for (int64_t first = 0; first < tiles; first += tiles_per_task) {
+            const int64_t last = std::min(tiles, first + tiles_per_task);
+            if (is_float(matrix.type)) {
+                const uint32_t* const rows_of_x = laid[static_cast<size_t>(matrix.type)];
+                float_tasks_.push_back({rows_of_x, num_x, matrix, first, last, bias, out, rows, layer.adds});
+            } else {
+                packed_tasks_.push_back({*quantized, num_x, matrix, first, last, bias, out, rows, layer.adds});
+            }
+        }
     }
-    pool_.run(static_cast<int64_t>(packed_tasks_.size()),
-              [&](int64_t task, int) { kernels_.packed_linear(packed_tasks_[static_cast<size_t>(task)]); });
+    const int64_t num_packed = static_cast<int64_t>(packed_tasks_.size());
+    pool_.run(num_packed + static_cast<int64_t>(float_tasks_.size()), [&](int64_t task, int) {
+        if (task < num_packed) {
+            kernels_.packed_linear(packed_tasks_[static_cast<size_t>(task)]);
+        } else {
+            kernels_.float_linear(float_tasks_[static_cast<size_t>(task - num_packed)]);
+        }
+    });
 }
 
 template <typename Work>

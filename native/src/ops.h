@@ -40,9 +40,9 @@ public:
     int num_threads() const { return pool_.num_threads(); }
 
     void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
-    // `out` uint8 [tiles, bytes of a tile]: the blocks of `weight` [rows, bytes of a row] as packed.h lays them.
+    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it.
     void pack(const WeightTensor& weight, const Tensor& out);
-    // Layers of the same x, which is quantized once.
+    // Layers of the same x, which is quantized, or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
     void scale(const Tensor& x, float factor, const Tensor& out);
     void add(const Tensor& x, const Tensor& y, const Tensor& out);
@@ -76,6 +76,7 @@ private:
     Rows whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer);
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
     QuantizedRows quantized(const Tensor& x);
+    const uint32_t* laid(const Tensor& x, WeightType type);  // for float weights
     int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
     // work(first, count) over `num_elements` cheap elements.
     template <typename Work>
@@ -87,7 +88,9 @@ private:
     std::vector<Buffer> scratch_;
     Buffer padded_x_;
     Buffer quantized_x_;
+    Buffer laid_x_[3];  // by the float type of the weights
     std::vector<PackedPart> packed_tasks_;
+    std::vector<FloatPart> float_tasks_;
     Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
 };
 

@@ -1,5 +1,6 @@
 #include "packed.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace trivium {
@@ -45,7 +46,7 @@ void k_scales(const uint8_t* packed, Unpacked& out) {
 
 // Which bits lie where: trivium/kernels/dequantize.py says it in fewer words.
 void unpack(WeightType type, const uint8_t* block, Unpacked& out) {
-    out.dmin = 0;
+    out.d = out.dmin = 0;
     switch (type) {
         case WeightType::q8_0:
             out.d = read_u16(block);
@@ -130,16 +131,39 @@ void put_bits(uint8_t* out, int bits, int row, int column, int value) {
 
 void put_u16(uint8_t* out, int index, uint16_t value) { std::memcpy(out + 2 * index, &value, sizeof value); }
 
+// Words of 32 bits, a float32 or a pair of bfloat16, and float16 values: column by column, 16 rows each.
+template <typename Element>
+void pack_columns(const Matrix& weight, int64_t first_row, int num_rows, uint8_t* out) {
+    const int64_t row_bytes = bytes_of(weight.type, weight.columns), count = row_bytes / sizeof(Element);
+    constexpr int64_t block = 64 / sizeof(Element);  // a cache line of each row at a time
+    const uint8_t* const rows = weight.data + first_row * row_bytes;
+    for (int64_t first = 0; first < count; first += block)
+        for (int row = 0; row < num_rows; ++row)
+            for (int64_t i = first; i < std::min(count, first + block); ++i)
+                std::memcpy(out + (i * packed_tile_rows + row) * sizeof(Element), rows + row * row_bytes + i * sizeof(Element),
+                            sizeof(Element));
+}
+
+void pack_float_tile(const Matrix& weight, int64_t first_row, int num_rows, uint8_t* out) {
+    if (weight.type == WeightType::f16) return pack_columns<uint16_t>(weight, first_row, num_rows, out);
+    pack_columns<uint32_t>(weight, first_row, num_rows, out);
+    if (weight.type == WeightType::f32 || weight.columns % 2 == 0) return;
+    for (int row = 0; row < num_rows; ++row)  // half of the last pair
+        std::memcpy(out + (weight.columns / 2 * packed_tile_rows + row) * 4,
+                    weight.data + ((first_row + row + 1) * weight.columns - 1) * 2, 2);
+}
+
 }  // namespace
 
 void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
+    std::memset(out, 0, packed_tile_bytes(weight.type, weight.columns));
+    const int64_t left = weight.rows - first_row;
+    const int num_rows = static_cast<int>(left < packed_tile_rows ? left : packed_tile_rows);
+    if (is_float(weight.type)) return pack_float_tile(weight, first_row, num_rows, out);
     const PackedLayout p = packed_layout(weight.type);
     const int64_t block_bytes = layout(weight.type).block_bytes, row_bytes = bytes_of(weight.type, weight.columns);
     const int groups = p.unit_columns / static_cast<int>(packed_group_columns);
     const int64_t group_bytes = packed_group_bytes(p), unit_bytes = p.head_bytes + groups * group_bytes;
-    std::memset(out, 0, packed_tile_bytes(p, weight.columns));
-    const int64_t left = weight.rows - first_row;
-    const int num_rows = static_cast<int>(left < packed_tile_rows ? left : packed_tile_rows);
     const int rows_per_tile = static_cast<int>(packed_tile_rows);
     for (int row = 0; row < num_rows; ++row) {
         const uint8_t* block = weight.data + (first_row + row) * row_bytes;

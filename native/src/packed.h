@@ -1,7 +1,11 @@
-// Quantized weights as the integer kernels want them: tiles of 16 rows that run along the columns, so that one vector
-// holds four neighbouring columns of 16 rows and one multiply-add of bytes serves 16 outputs.
+// Weights as the kernels want them: tiles of 16 rows that run along the columns, so that one vector holds the same columns
+// of 16 rows and one multiply-add serves 16 outputs.
 //
-// A tile is a run of units, of 32 columns for the plain block types and 256 for the K types:
+// A tile of float weights is a run of slices of 32 columns, the last filled up with zeros:
+//     float32, float16: [32 columns][16 rows]
+//     bfloat16:         [16 pairs of columns][16 rows][2]       a slice is also an AMX tile
+//
+// A tile of quantized weights is a run of units, of 32 columns for the plain block types and 256 for the K types:
 //
 //     unit  = head (K types: float16 scales of the unit, one per row, then of the minima) + groups
 //     group = scales, minima | low bits | high bits             of 16 rows x 32 columns
@@ -60,10 +64,25 @@ static constexpr int64_t packed_tile_bytes(const PackedLayout& p, int64_t column
     return columns / p.unit_columns * (p.head_bytes + p.unit_columns / packed_group_columns * packed_group_bytes(p));
 }
 
+constexpr int64_t float_slice_columns = 32;
+
+static constexpr int64_t padded_columns(int64_t columns) {
+    return (columns + float_slice_columns - 1) / float_slice_columns * float_slice_columns;
+}
+
+static constexpr int64_t float_slice_bytes(WeightType type) {
+    return packed_tile_rows * bytes_of(type, float_slice_columns);
+}
+
+static constexpr int64_t packed_tile_bytes(WeightType type, int64_t columns) {
+    return is_float(type) ? padded_columns(columns) / float_slice_columns * float_slice_bytes(type)
+                          : packed_tile_bytes(packed_layout(type), columns);
+}
+
 static constexpr int64_t packed_tiles(int64_t rows) { return (rows + packed_tile_rows - 1) / packed_tile_rows; }
 
 static constexpr int64_t packed_bytes(WeightType type, int64_t rows, int64_t columns) {
-    return packed_tiles(rows) * packed_tile_bytes(packed_layout(type), columns);
+    return packed_tiles(rows) * packed_tile_bytes(type, columns);
 }
 
 // A weight [rows, columns] in tiles; rows beyond the last are zeros.
@@ -74,7 +93,7 @@ struct PackedMatrix {
     int64_t columns;
 };
 
-// One tile, `first_row` a multiple of 16, from GGUF blocks. `out` has packed_tile_bytes bytes.
+// One tile, `first_row` a multiple of 16. `out` has packed_tile_bytes bytes.
 void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out);
 
 // Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= 127.

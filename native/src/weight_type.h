@@ -23,6 +23,8 @@ constexpr int num_weight_types = sizeof(weight_layouts) / sizeof(weight_layouts[
 
 static constexpr const WeightLayout& layout(WeightType type) { return weight_layouts[static_cast<int>(type)]; }
 
+static constexpr bool is_float(WeightType type) { return layout(type).block_elements == 1; }
+
 // A weight [rows, columns]; each row is a run of whole blocks.
 struct Matrix {
     WeightType type;

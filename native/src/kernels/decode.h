@@ -36,7 +36,32 @@ static inline float half_to_float(uint16_t half) {
 
 static inline float read_half(const uint8_t* p) { return half_to_float(read_u16(p)); }
 
+// `lanes` float16 values.
+static inline Vec load_halves(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_maskz_cvtph_ps(-1, _mm256_loadu_si256((const __m256i*)p));
+#elif defined(__F16C__)
+    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+    typedef uint16_t Halves __attribute__((vector_size(2 * lanes)));
+    Halves halves;
+    memcpy(&halves, p, sizeof halves);
+    const IntVec all = __builtin_convertvector(halves, IntVec), magnitude = all & 0x7fff;
+    const IntVec normal = (magnitude << 13) + (112 << 23), special = magnitude << 13 | 0x7f800000;
+    const Vec subnormal = __builtin_convertvector(magnitude, Vec) * 5.9604644775390625e-8f;  // a whole number of 2^-24
+    const IntVec bits = magnitude < 0x400 ? (IntVec)subnormal : (magnitude < 0x7c00 ? normal : special);
+    return (Vec)(bits | (all & 0x8000) << 16);
+#endif
+}
+
 static inline float bf16_to_float(uint16_t v) { return bits_to_float(static_cast<uint32_t>(v) << 16); }
+
+// To the nearest, ties to even; what is not a number stays so.
+static inline uint16_t float_to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return static_cast<uint16_t>(x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0);
+}
 
 static inline void decode_f32(const uint8_t* __restrict data, float* __restrict out, int64_t count) { memcpy(out, data, 4 * count); }
 

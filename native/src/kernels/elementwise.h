@@ -50,14 +50,8 @@ static void add_scaled(const float* x, float scale, float* sum, int64_t count) {
     for (int64_t i = 0; i < count; ++i) sum[i] += x[i] * scale;
 }
 
-// To the nearest, ties to even; what is not a number stays so.
 static void to_bf16(const float* x, uint16_t* out, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-        out[i] = static_cast<uint16_t>(x[i] == x[i] ? rounded : 0x7fc0);
-    }
+    for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(x[i]);
 }
 
 }  // namespace trivium::TRIVIUM_ISA

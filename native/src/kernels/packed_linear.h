@@ -6,6 +6,7 @@
 #include "../kernels.h"
 #include "../packed.h"
 #include "decode.h"
+#include "outputs.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -75,18 +76,6 @@ static inline Vec to_float(IntVec v) {
     Vec f;
     for (int i = 0; i < lanes; ++i) f[i] = static_cast<float>(v[i]);
     return f;
-#endif
-}
-
-static inline Vec load_halves(const uint8_t* p) {
-#if defined(__AVX512F__)
-    return (Vec)_mm512_maskz_cvtph_ps(-1, _mm256_loadu_si256((const __m256i*)p));
-#elif defined(__F16C__)
-    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-#else
-    Vec v;
-    for (int i = 0; i < lanes; ++i) v[i] = read_half(p + 2 * i);
-    return v;
 #endif
 }
 
@@ -211,21 +200,6 @@ static inline void multiply_part(const PackedPart& task, const uint8_t* tile, in
         group.load(unit, unit + p.head_bytes + g % groups * group_bytes, part);
 #pragma GCC unroll 8
         for (int m = 0; m < num_x; ++m) sums[m] = group.add_to(sums[m], x, m, g);
-    }
-}
-
-static inline void put_outputs(const PackedPart& task, int64_t row, int64_t x_row, Vec sum) {
-    float* const out = task.out + x_row * task.out_stride + row;
-    const int64_t count = task.weight.rows - row < lanes ? task.weight.rows - row : lanes;
-    if (count == lanes) {
-        if (task.bias) sum += load(task.bias + row);
-        if (task.adds) sum += load(out);
-        store(out, sum);
-    } else {
-        for (int64_t i = 0; i < count; ++i) {
-            float value = sum[i] + (task.bias ? task.bias[row + i] : 0.0f);
-            out[i] = task.adds ? out[i] + value : value;
-        }
     }
 }
 

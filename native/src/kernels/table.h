@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "float_linear.h"
 #include "linear.h"
 #include "packed_linear.h"
 
@@ -16,6 +17,8 @@ static constexpr Kernels table = {
     .lanes = lanes,
     .linear = linear,
     .packed_linear = packed_linear,
+    .float_linear = float_linear,
+    .lay_float_row = lay_float_row,
     .quantize_row = quantize_row,
     .decode = decode,
     .rms_norm = rms_norm,

@@ -22,6 +22,7 @@ constexpr int64_t lanes = 4;
 
 typedef float Vec __attribute__((vector_size(4 * lanes)));
 typedef int32_t IntVec __attribute__((vector_size(4 * lanes)));
+typedef uint32_t WordVec __attribute__((vector_size(4 * lanes)));
 
 static inline Vec load(const float* p) {
     Vec v;
@@ -30,6 +31,20 @@ static inline Vec load(const float* p) {
 }
 
 static inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+static inline WordVec load_words(const uint8_t* p) {
+    WordVec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// The same vector, which the compiler may not load again for each use.
+static inline Vec in_register(Vec v) {
+#if defined(__x86_64__)
+    asm("" : "+v"(v));
+#endif
+    return v;
+}
 
 static inline Vec splat(float x) { return x - Vec{}; }
 

@@ -21,6 +21,7 @@ from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
 TILE_ROWS = 16  # rows of a packed weight that lie together
+TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
 
 def load_extension() -> ModuleType:
@@ -61,15 +62,17 @@ class NativeKernels:
             raise ConfigError(str(error)) from error
 
     def prepare(self, weight: Weight) -> LinearWeight:
-        """Matrices of GGUF blocks are laid in tiles, for sums of whole numbers over quantized activations."""
-        if not isinstance(weight, QuantizedTensor) or len(weight.shape) != 2:
+        """Matrices are laid in tiles: GGUF blocks for sums of whole numbers over quantized activations, float types for
+        sums of the same order in any batch."""
+        if len(weight.shape) != 2:
             return weight
         rows, columns = weight.shape
-        if (tile_bytes := load_extension().packed_tile_bytes(weight.type, columns)) == 0:
-            return weight
+        data, type = _parts(weight)
+        type = type or TYPE_NAMES[data.dtype]
+        tile_bytes = load_extension().packed_tile_bytes(type, columns)
         packed = torch.empty((-(-rows // TILE_ROWS), tile_bytes), dtype=torch.uint8)
-        self.kernels.pack(weight.data, weight.type, packed)
-        return PackedTensor(weight.type, packed, weight.shape)
+        self.kernels.pack(data.view(torch.uint8), type, packed)
+        return PackedTensor(type, packed, (rows, columns))
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
         if isinstance(weight, PackedTensor):

@@ -143,6 +143,7 @@ class Recording:
             experts=self._experts,
             record=None,
             has_own_threads=True,
+            takes_stored_floats=True,
             providers={},
             fallbacks=Counter(),
         )

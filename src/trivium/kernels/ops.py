@@ -53,6 +53,7 @@ class Ops:
     experts: Callable[[Tensor, Tensor, Tensor, Weight, Weight, Weight, Activation], Tensor]
     record: Record | None  # graph mode, where the provider has it
     has_own_threads: bool  # torch's would only compete with them
+    takes_stored_floats: bool  # float matrices in the type they are stored in; else in that of the activations
     providers: dict[str, Provider]  # by the op's name
     fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason
 

@@ -49,6 +49,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         experts=native.experts,
         record=record_natively,
         has_own_threads=True,
+        takes_stored_floats=True,
         providers=dict.fromkeys(OP_NAMES, provider),
         fallbacks=native.fallbacks,
     )
@@ -67,6 +68,7 @@ def reference_ops(reason: str) -> Ops:
         experts=experts.reference,
         record=None,
         has_own_threads=False,
+        takes_stored_floats=False,
         providers=dict.fromkeys(OP_NAMES, Provider("reference", reason)),
         fallbacks=Counter(),
     )

@@ -37,7 +37,7 @@ class QuantizedTensor:
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A QuantizedTensor [out, in] as one provider laid it for its own kernels; only that provider can read it."""
+    """A weight [out, in] as one provider laid it for its own kernels; only that provider can read it."""
 
     type: str  # a name in QUANT_TYPES
     data: Tensor

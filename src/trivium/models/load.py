@@ -38,7 +38,8 @@ def load_model(
     progress: Progress | None = None,
     max_position: int | None = None,
 ) -> Decoder:
-    """`dtype` is of float weights and hidden states; quantized weights stay as they are.
+    """`dtype` is of hidden states, and of float weights where the ops do not take them as they are stored; quantized
+    weights stay as they are.
 
     `max_position` bounds the positions that will be asked for (None: all that the model was made for).
     """
@@ -48,7 +49,7 @@ def load_model(
     done, total = 0, sum(weight.nbytes(checkpoint) for weight in found)
     weights: dict[str, Weight] = {}
     for weight in found:
-        weights[weight.name] = _laid(weight.read(checkpoint, spec), weight.name, spec, dtype, device)
+        weights[weight.name] = _laid(weight.read(checkpoint, spec), weight.name, spec, ops, dtype, device)
         done += weight.nbytes(checkpoint)
         if progress is not None:
             progress(done, total)
@@ -73,11 +74,14 @@ def random_model(
 ) -> Decoder:
     """A decoder of the right shape and speed, whose weights mean nothing; for measuring without a checkpoint."""
     random = torch.Generator(device).manual_seed(seed)
+    stored_dtype = getattr(torch, spec.dtype)
 
     def draw(name: str, shape: tuple[int, ...]) -> Tensor:
         if name.endswith(NORM_SUFFIX):
             return torch.ones(shape, device=device)
-        return torch.empty(shape, dtype=dtype, device=device).normal_(std=0.02, generator=random)
+        kept = len(shape) > 1 and ops.takes_stored_floats
+        weight = torch.empty(shape, dtype=stored_dtype if kept else dtype, device=device)
+        return weight.normal_(std=0.02, generator=random)
 
     weights: dict[str, Weight] = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
     return Decoder(spec, _prepared(weights, spec, ops), ops, dtype, device, max_position)
@@ -166,13 +170,18 @@ def _check_parts(weight: FoundWeight, checkpoint: Checkpoint) -> None:
             )
 
 
-def _laid(weight: Weight, name: str, spec: ModelSpec, dtype: torch.dtype, device: torch.device | str) -> Weight:
-    """As the decoder uses it: norms in float32 with their offset added, other float weights in `dtype`."""
+def _laid(
+    weight: Weight, name: str, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: torch.device | str
+) -> Weight:
+    """As the decoder uses it: norms in float32 with their offset added; float matrices as stored where the ops take them
+    so; other float weights in `dtype`."""
     if isinstance(weight, QuantizedTensor):
         return QuantizedTensor(weight.type, weight.data.to(device), weight.shape)
     if name.endswith(NORM_SUFFIX):
         norm = weight.to(device=device, dtype=torch.float32)
         return norm + spec.norm.offset if spec.norm.offset else norm
+    if weight.ndim > 1 and ops.takes_stored_floats:
+        return weight.to(device)
     return weight.to(device=device, dtype=dtype)
 
 
