@@ -141,6 +141,11 @@ def test_c16_allowed_tools_are_those_that_the_model_is_shown(parrot: ServerProce
     assert some["prompt_tokens"] == only["prompt_tokens"] < ask(parrot, CALL_NOW)["usage"]["prompt_tokens"]
 
 
+def test_c9_what_is_ours_stands_beside_openais_fields(parrot: ServerProcess) -> None:
+    (choice,) = ask(parrot, "one two", stop="two")["choices"]
+    assert choice["stop_reason"] == "two" and choice["message"]["content"] == "one "
+
+
 def test_c18_without_parallel_calls_there_is_one(parrot: ServerProcess) -> None:
     message = ask(parrot, f"{CALL}\n{CALL_NOW}", parallel_tool_calls=False)["choices"][0]["message"]
     assert len(message["tool_calls"]) == 1
