@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -24,8 +24,8 @@ class CallForm(Struct, frozen=True):
     """How calls are written, exactly enough that a grammar can force them.
 
     all of them = before, call, (separator, call)*, after; a call = begin, arguments, end, where `{name}` in `begin`
-    stands for the function's name. `arguments` is the style in which an object of the function's schema is written,
-    in xgrammar's words for it.
+    stands for the function's name. The arguments are JSON of the function's schema: what a dialect cannot say in JSON by
+    itself, its parser reads in JSON too.
     """
 
     begin: str
@@ -33,7 +33,6 @@ class CallForm(Struct, frozen=True):
     before: str = ""
     after: str = ""
     separator: str = ""
-    arguments: Literal["json", "qwen_xml", "glm_xml", "minimax_xml", "deepseek_xml"] = "json"
 
     def begin_of(self, name: str) -> str:
         return self.begin.replace("{name}", name)

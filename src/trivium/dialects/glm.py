@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trivium.dialects.calls import LONGEST_NAME, ObjectWriter, end_call, new_call_id, read_name
-from trivium.dialects.dialect import CallForm, JsonSchema
+from trivium.dialects.dialect import JsonSchema
+from trivium.dialects.json_calls import json_form, read_calls
 from trivium.dialects.parser import Speech
 from trivium.dialects.scanner import NotACallError, Reading, Scanner
 
@@ -18,10 +19,13 @@ class GlmCalls:
     openers = (OPEN,)
     bare_openers = ""
     marks = (OPEN, CLOSE, KEY, KEY_END, VALUE, VALUE_END)
-    form = CallForm(OPEN + "{name}", CLOSE, arguments="glm_xml")
+    form = json_form(OPEN, CLOSE)  # forced calls are JSON, which is read here too
 
     def read(self, scanner: Scanner, speech: Speech, opener: str, tools: Mapping[str, JsonSchema]) -> Reading[None]:
         yield from scanner.skip_any()
+        if (yield from scanner.peek()) == "{":
+            yield from read_calls(scanner, speech, close=CLOSE)
+            return
         name = yield from read_name(scanner)
         yield from scanner.skip_any()
         if (yield from scanner.peek()) != "<":

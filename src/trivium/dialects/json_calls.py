@@ -15,6 +15,8 @@ from trivium.dialects.json_text import read_call
 from trivium.dialects.parser import Speech
 from trivium.dialects.scanner import SPACE, Reading, Scanner
 
+JSON_BEGIN = '{"name": "{name}", "arguments": '
+
 
 class JsonCalls(Struct, frozen=True):
     open: str
@@ -33,25 +35,27 @@ class JsonCalls(Struct, frozen=True):
 
     @property
     def form(self) -> CallForm:
-        begin = '{"name": "{name}", "arguments": '
         if self.is_list:
-            return CallForm(begin, "}", before=f"{self.open}[", after=f"]{self.close}", separator=", ")
-        return CallForm(f"{self.open}\n{begin}", f"}}\n{self.close}", separator="\n")
+            return CallForm(JSON_BEGIN, "}", before=f"{self.open}[", after=f"]{self.close}", separator=", ")
+        return json_form(self.open, self.close)
 
     def read(self, scanner: Scanner, speech: Speech, opener: str, tools: Mapping[str, JsonSchema]) -> Reading[None]:
         yield from scanner.skip_any()
-        yield from read_calls(scanner, speech)
-        # A brace too many is no reason to show what stands around the calls, nor is an end that does not come.
-        yield from scanner.skip_any(SPACE + "}")
-        if self.close and not (yield from scanner.ends()):
-            yield from scanner.expect(self.close)
+        yield from read_calls(scanner, speech, close=self.close)
 
     def call_id(self) -> str:
         return new_call_id()
 
 
-def read_calls(scanner: Scanner, speech: Speech, only: Collection[str] | None = None) -> Reading[None]:
-    """One call, or a list of them, or one after another."""
+def json_form(open: str, close: str) -> CallForm:
+    """Each call by itself between the marks."""
+    return CallForm(f"{open}\n{JSON_BEGIN}", f"}}\n{close}", separator="\n")
+
+
+def read_calls(
+    scanner: Scanner, speech: Speech, only: Collection[str] | None = None, *, close: str = ""
+) -> Reading[None]:
+    """One call, or a list of them, or one after another, and the mark that closes them."""
     is_list = yield from scanner.try_take("[")
     while True:
         yield from scanner.skip_any()
@@ -61,3 +65,7 @@ def read_calls(scanner: Scanner, speech: Speech, only: Collection[str] | None = 
             break
     if is_list:
         yield from scanner.try_take("]")
+    # A brace too many is no reason to show what stands around the calls, nor is an end that does not come.
+    yield from scanner.skip_any(SPACE + "}")
+    if close and not (yield from scanner.ends()):
+        yield from scanner.expect(close)

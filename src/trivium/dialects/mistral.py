@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from trivium.dialects.calls import pass_json_arguments, read_name
 from trivium.dialects.dialect import CallForm, JsonSchema
-from trivium.dialects.json_calls import read_calls
+from trivium.dialects.json_calls import JSON_BEGIN, read_calls
 from trivium.dialects.parser import Speech
 from trivium.dialects.scanner import Reading, Scanner
 
@@ -30,7 +30,7 @@ class MistralCalls(Struct, frozen=True):
     @property
     def form(self) -> CallForm:
         if self.is_list:
-            return CallForm('{"name": "{name}", "arguments": ', "}", before=f"{OPEN}[", after="]", separator=", ")
+            return CallForm(JSON_BEGIN, "}", before=f"{OPEN}[", after="]", separator=", ")
         return CallForm(OPEN + "{name}" + ARGS, "")
 
     def read(self, scanner: Scanner, speech: Speech, opener: str, tools: Mapping[str, JsonSchema]) -> Reading[None]:

@@ -6,12 +6,12 @@ Qwen 3 Coder writes them so; MiniMax, Seed-OSS and DeepSeek V3.2 with other tags
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import Struct
 
 from trivium.dialects.calls import ObjectWriter, end_call, new_call_id, read_name
 from trivium.dialects.dialect import CallForm, JsonSchema
+from trivium.dialects.json_calls import json_form, read_calls
 from trivium.dialects.parser import Speech
 from trivium.dialects.scanner import NotACallError, Reading, Scanner
 
@@ -26,7 +26,6 @@ class ParameterXmlCalls(Struct, frozen=True):
     name_end: str = ">"
     # What stands between a parameter's name and its value, and whether it says that the value is a string.
     key_ends: tuple[tuple[str, bool | None], ...] = ((">", None),)
-    arguments: Literal["qwen_xml", "minimax_xml", "deepseek_xml"] = "qwen_xml"
 
     bare_openers = ""
 
@@ -40,10 +39,14 @@ class ParameterXmlCalls(Struct, frozen=True):
 
     @property
     def form(self) -> CallForm:
-        begin = f"{self.open}\n{self.function}{{name}}{self.name_end}\n"
-        return CallForm(begin, f"\n{self.function_end}\n{self.close}", separator="\n", arguments=self.arguments)
+        """Forced calls are JSON, which is read here too: a schema is not told in tags."""
+        return json_form(self.open, self.close)
 
     def read(self, scanner: Scanner, speech: Speech, opener: str, tools: Mapping[str, JsonSchema]) -> Reading[None]:
+        yield from scanner.skip_any()
+        if (yield from scanner.peek()) == "{":
+            yield from read_calls(scanner, speech, close=self.close)
+            return
         while True:
             yield from scanner.skip_any()
             yield from self._read_call(scanner, speech, tools)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from trivium.dialects.calls import ObjectWriter, end_call, new_call_id, read_name
 from trivium.dialects.dialect import CallForm, JsonSchema
-from trivium.dialects.json_calls import read_calls
+from trivium.dialects.json_calls import JSON_BEGIN, read_calls
 from trivium.dialects.parser import Speech
 from trivium.dialects.scanner import NotACallError, Reading, Scanner
 
@@ -38,15 +38,14 @@ class PythonicCalls(Struct, frozen=True):
     @property
     def form(self) -> CallForm:
         """Forced calls are a list of JSON, which is read here too: no grammar makes Python out of a schema."""
-        begin = '{"name": "{name}", "arguments": '
-        return CallForm(begin, "}", before=f"{self.open}[", after=f"]{self.close}", separator=", ")
+        return CallForm(JSON_BEGIN, "}", before=f"{self.open}[", after=f"]{self.close}", separator=", ")
 
     def read(self, scanner: Scanner, speech: Speech, opener: str, tools: Mapping[str, JsonSchema]) -> Reading[None]:
         yield from scanner.skip_any()
         if (yield from scanner.peek(2)) == "[{":
-            yield from read_calls(scanner, speech, only=None if opener else tools)
-        else:
-            yield from self._read_list(scanner, speech, None if opener else tools)
+            yield from read_calls(scanner, speech, None if opener else tools, close=self.close)
+            return
+        yield from self._read_list(scanner, speech, None if opener else tools)
         yield from scanner.skip_any()
         if self.close and not (yield from scanner.ends()):
             yield from scanner.expect(self.close)
