@@ -49,6 +49,10 @@ def _audit_tree(cache: BlockCache, owners: Collection[BlockTables]) -> None:
         if node.is_bare:
             raise LedgerError("the prefix tree keeps a node that nothing needs")
         parent = node.parent
+        if not isinstance(node.key, str) and len(node.key) != cache.spec.block_size:
+            raise LedgerError(
+                f"a node of the prefix tree has {len(node.key)} tokens, and a block {cache.spec.block_size}"
+            )
         if parent is None or isinstance(parent.key, str):
             continue  # nothing comes before the first block of a prefix
         for g in full_groups:

@@ -200,6 +200,10 @@ class BlockTables:
             self.next_full = (first + 1) * self._block_size
         return withdrawn
 
+    def stop_publishing(self) -> None:
+        """What comes into the blocks from now on is not to be found by others."""
+        self.next_full = NEVER
+
     def slide(self, num_computed: int) -> None:
         """Gives back blocks that no query from position `num_computed` on can see."""
         pool = self._cache.pool

@@ -27,10 +27,12 @@ class StepDraft:
 
     def add(self, sequence: Sequence, count: int, copies: Many[BlockCopy] = ()) -> None:
         """The next `count` positions of the sequence; its tables have room for them."""
-        row, start, tables = sequence.row, sequence.num_computed, sequence.tables
-        catches_up = start + count == len(sequence.tokens)
+        row, start, tables = sequence.row, sequence.num_planned, sequence.tables
+        catches_up = start + count == len(sequence.tokens) + sequence.num_awaited
         updates = tables.take_updates() if tables.has_changes else ()
         self.work[row] = RowWork(row, start, count, catches_up, updates)
+        sequence.num_planned = start + count
+        sequence.num_awaited += catches_up
         self.budget -= count
         self._copies.extend(copies)
         if not catches_up:

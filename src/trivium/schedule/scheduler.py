@@ -8,12 +8,20 @@ and places to waiting sequences; all in order of rank (priority, arrival, id, in
 sequence of the lowest rank gives its up and waits again; its full blocks stay cached, so it resumes cheaply, and
 exactly: what it generated is now part of what it computes. The first in rank is never made to give way by another,
 and `check` refuses what could not run alone; so somebody always progresses and every admitted request ends.
+
+`plan` may be called once more before the commit, so that the device finds its next step waiting. A sequence whose last token
+is still being drawn is then given the position of that token on the promise that it comes: the device's row knows it.
+If the sequence turns out to have ended, what was computed for it is dropped. Steps run and are committed in the order of
+their planning. Rows and blocks come back when no step in flight has the row; nobody is preempted while a step is in
+flight: `plan` then gives nothing until all are committed.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.ledger import audit
@@ -33,8 +41,16 @@ __all__ = ["Scheduler", "SchedulerStats"]
 
 
 class Scheduler:
-    def __init__(self, limits: SchedulerLimits, spec: KVSpec, num_blocks: int) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        spec: KVSpec,
+        num_blocks: int,
+        needs_host: Callable[[Request], str | None] = lambda request: None,
+    ) -> None:
+        """`needs_host` says why a request's next position cannot be planned before its last token is known."""
         self.limits = limits
+        self._needs_host = needs_host
         self._cache = BlockCache(spec, num_blocks, limits.prefix_caching)
         self._longest = _longest_sequence(limits.max_model_len, spec, num_blocks)
         self._families: dict[str, Family] = {}
@@ -44,9 +60,12 @@ class Scheduler:
         self._free_rows = list(range(limits.max_rows))  # a heap: low rows are used first, so batches stay compact
         self._ended_rows: list[int] = []  # the device is to be told
         self._next_step_id = 0
-        self._in_flight_id: int | None = None
-        self._in_flight: dict[int, RowWork] = {}  # by row
-        self._preempt_at_commit: set[str] = set()
+        self._in_flight: dict[int, dict[int, RowWork]] = {}  # by step, oldest first; work by row
+        self._must_settle = False  # somebody is to be preempted: nothing more is planned while a step is in flight
+        self._preempt_when_settled: set[str] = set()
+        self._misled: set[Sequence] = (
+            set()
+        )  # they read what a failed row wrote: what steps in flight bring them is void
         self._deltas: list[Delta] = []  # of cancels, not yet told
         self._pace = Pace()
         self._num_preemptions = 0
@@ -55,6 +74,9 @@ class Scheduler:
         self._num_generated_tokens = 0
         self._queue_seconds = 0.0
         self._num_ended = dict.fromkeys(FinishReason, 0)
+        self._num_planned_ahead = 0
+        self._num_discarded = 0
+        self._num_held_back: Counter[str] = Counter()
 
     # Requests come and go
 
@@ -82,7 +104,7 @@ class Scheduler:
                 f"{num_waiting} sequences wait for a row already, and at most {max_waiting} may",
                 retry_after=self._pace.seconds_between_ends,
             )
-        family = Family(request, self._cache, self.limits.max_model_len)
+        family = Family(request, self._cache, self.limits.max_model_len, self._needs_host(request))
         self._families[request.id] = family
         for sequence in family.sequences:
             self._enqueue(sequence)
@@ -96,7 +118,7 @@ class Scheduler:
         """Ends a request, or one of its sequences; an unknown one is no matter.
 
         Nothing more is said of it but one last Delta, with the next commit or `take_deltas`. Its blocks are free at
-        once, or at the commit of the step that is computing it.
+        once, or at the commit of the last step that is computing it.
         """
         family = self._families.get(request_id)
         if family is None:
@@ -108,10 +130,11 @@ class Scheduler:
     def preempt(self, request_id: str) -> None:
         """Makes the request's running sequences give up their rows and blocks; they resume when there is room.
 
-        At once, or at the commit of the step in flight.
+        At once, or when the steps in flight are committed.
         """
-        if self._in_flight_id is not None:
-            self._preempt_at_commit.add(request_id)
+        if self._in_flight:
+            self._preempt_when_settled.add(request_id)
+            self._must_settle = True
             return
         family = self._families.get(request_id)
         for sequence in family.sequences if family else ():
@@ -126,26 +149,29 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a plan, a commit or `take_deltas` would bring anything."""
-        return bool(
-            self._running or self._waiting or self._ended_rows or self._deltas or self._in_flight_id is not None
-        )
+        return bool(self._running or self._waiting or self._ended_rows or self._deltas or self._in_flight)
 
     # One plan out
 
     def plan(self, now: float) -> Step | None:
-        """The next step; None if there is nothing to compute and no row to end. A step may only end rows."""
-        if self._in_flight_id is not None:
-            raise RuntimeError(f"step {self._in_flight_id} is in flight: commit its result first")
+        """The next step; None if there is nothing to compute and no row to end, or not before the next commit.
+
+        A step may only end rows.
+        """
+        if len(self._in_flight) > 1:
+            raise RuntimeError(f"steps {[*self._in_flight]} are in flight: commit the first before a third is planned")
+        if self._in_flight and self._must_settle:
+            return None
+        self._must_settle = False
         draft = StepDraft(self.limits.max_batch_tokens)
         self._plan_single_tokens(draft)
         self._plan_chunks_and_admit(draft, now)
-        if not draft.work and not self._ended_rows:
+        if not draft.work and (self._in_flight or not self._ended_rows):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
         self._ended_rows.clear()
         self._next_step_id += 1
-        self._in_flight_id = step.id
-        self._in_flight = draft.work
+        self._in_flight[step.id] = draft.work
         return step
 
     def _plan_single_tokens(self, draft: StepDraft) -> None:
@@ -154,17 +180,29 @@ class Scheduler:
         while i < len(running) and draft.budget:  # `running` loses its last when someone is preempted
             sequence = running[i]
             i += 1
-            position = sequence.num_computed
-            if len(sequence.tokens) - position != 1:
+            position, num_awaited = sequence.num_planned, sequence.num_awaited
+            if len(sequence.tokens) + num_awaited - position != 1:
+                continue
+            if num_awaited and not self._may_run_ahead(sequence):
                 continue
             if position < sequence.tables.writable_end:
                 draft.add(sequence, 1)
             else:
                 self._plan_with_preemption(sequence, 1, draft)
 
+    def _may_run_ahead(self, sequence: Sequence) -> bool:
+        """Whether the position of a token that is still being drawn is of use, and may be planned."""
+        if len(sequence.tokens) + sequence.num_awaited >= sequence.max_len:
+            return False  # that token is its last
+        if sequence.needs_host is not None:
+            self._num_held_back[sequence.needs_host] += 1
+            return False
+        self._num_planned_ahead += 1
+        return True
+
     def _plan_chunks_and_admit(self, draft: StepDraft, now: float) -> None:
         """By priority; within one, running sequences go before waiting ones."""
-        for sequence in [s for s in self._running if len(s.tokens) - s.num_computed > 1]:
+        for sequence in [s for s in self._running if s.num_missing > 1]:
             self._admit(draft, now, before=sequence.request.priority)
             if sequence.state is State.RUNNING and draft.budget:
                 self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
@@ -173,8 +211,11 @@ class Scheduler:
 
     def _plan_with_preemption(self, sequence: Sequence, count: int, draft: StepDraft) -> None:
         """Up to `count` tokens, as many as there are blocks for. If for none, the last in rank gives its blocks up."""
-        start, tables = sequence.num_computed, sequence.tables
+        start, tables = sequence.num_planned, sequence.tables
         while (end := tables.furthest(start, start + count)) == start:
+            if self._in_flight:
+                self._must_settle = True
+                return
             victim = self._running[-1]
             self._preempt(victim, draft)
             if victim is sequence:
@@ -192,7 +233,7 @@ class Scheduler:
             sequence.tables.offer(sequence.tokens, work.start + work.count)
 
     def _chunk(self, sequence: Sequence, draft: StepDraft) -> int:
-        count = min(len(sequence.tokens) - sequence.num_computed, draft.budget)
+        count = min(sequence.num_missing, draft.budget)
         return count if self.limits.max_chunk_tokens is None else min(count, self.limits.max_chunk_tokens)
 
     def _admit(self, draft: StepDraft, now: float, before: int | None = None) -> None:
@@ -202,7 +243,7 @@ class Scheduler:
         """
         waiting = self._waiting
         i = 0
-        while i < len(waiting) and (before is None or waiting[i].request.priority < before):
+        while not self._must_settle and i < len(waiting) and (before is None or waiting[i].request.priority < before):
             sequence = waiting[i]
             if sequence.family.prefilling is not None and sequence.may_reuse_prompt:
                 i += 1  # its family's prompt is being computed: it will share that
@@ -217,6 +258,9 @@ class Scheduler:
         if self._free_rows and not draft.budget:
             return False
         while self._running and self._running[-1].request.priority > sequence.request.priority:
+            if self._in_flight:
+                self._must_settle = True
+                return False
             self._preempt(self._running[-1], draft)
             if self._fits(sequence, draft):
                 return True
@@ -233,15 +277,14 @@ class Scheduler:
         source = sequence.family.fork_source() if sequence.may_reuse_prompt else None
         if source is not None:
             tables.fork(source.tables, sequence.num_prompt)
-            sequence.num_computed = sequence.num_prompt - 1
+            start = sequence.num_prompt - 1
         else:
-            sequence.num_computed = tables.adopt(sequence.request.salt, sequence.reusable_tokens)
+            start = tables.adopt(sequence.request.salt, sequence.reusable_tokens)
         num_needed = draft.num_promised_blocks + tables.num_more_blocks(len(sequence.tokens))
-        start = sequence.num_computed
         if num_needed <= self._cache.pool.num_available and tables.furthest(start, start + 1) > start:
+            sequence.num_computed = sequence.num_planned = start
             return True
         tables.release()
-        sequence.num_computed = 0
         return False
 
     def _start(self, sequence: Sequence, draft: StepDraft, now: float) -> None:
@@ -268,32 +311,30 @@ class Scheduler:
 
     def commit(self, result: StepResult, now: float) -> list[Delta]:
         """Takes in what the planned step computed. Returns the news of each sequence, and of those cancelled since."""
-        if result.step_id != self._in_flight_id:
-            raise RuntimeError(f"step {result.step_id} has a result, but {self._in_flight_id} is in flight")
+        if result.step_id != (oldest := next(iter(self._in_flight), None)):
+            raise RuntimeError(f"step {result.step_id} has a result, but the next to be committed is {oldest}")
+        work = self._in_flight.pop(result.step_id)
         sampled = {row.row: row for row in result.sampled}
         prompt_logprobs = {row.row: row for row in result.prompt_logprobs}
         failures = {row.row: row for row in result.failures}
         deltas = self.take_deltas()
-        work, self._in_flight, self._in_flight_id = self._in_flight, {}, None
-        misled = self._withdraw(work, failures) if failures else ()
+        if failures:
+            self._withdraw(work, failures)
         for row, item in work.items():
             sequence = self._rows[row]
             assert sequence is not None
-            if row in misled:
-                if sequence.state is State.ENDED:
-                    self._give_back(sequence)
-                else:
-                    self._preempt(sequence)
+            if sequence.state is State.ENDED:
+                self._discard(sequence, item)
+                continue
+            if sequence in self._misled:
                 continue
             failure = failures.get(row) if failures else None
             if failure is None:
                 self._advance(sequence, item.start + item.count)
-            if sequence.state is State.ENDED:  # cancelled while the step ran
-                self._give_back(sequence)
-                continue
+                sequence.num_awaited -= item.samples
             drawn = sampled.get(row)
-            if failure is None and item.samples and not (drawn and drawn.tokens):
-                failure = RowFailure(row, "the device gave no token for the sequence")
+            if failure is None and item.samples and (drawn is None or len(drawn.tokens) != 1):
+                failure = _broken_promise(sequence, drawn)
             if failure is not None:
                 self._end(sequence, FinishReason.ERROR)
                 deltas.append(
@@ -311,28 +352,43 @@ class Scheduler:
                 deltas.append(self._append(sequence, drawn, told, now))
             elif told:
                 deltas.append(Delta(sequence.request.id, sequence.index, prompt_logprobs=told))
-        for request_id in self._preempt_at_commit:
-            self.preempt(request_id)
-        self._preempt_at_commit.clear()
+        if not self._in_flight:
+            self._settle()
         self._cache.pool.assert_conserved()
         return deltas
 
-    def _withdraw(self, work: dict[int, RowWork], failures: dict[int, RowFailure]) -> set[int]:
-        """Takes the blocks of rows that failed out of the prefix tree; returns the rows that read them in the same step.
+    def _withdraw(self, work: dict[int, RowWork], failures: dict[int, RowFailure]) -> None:
+        """Takes what failed rows offered out of the prefix tree, and what was computed from it likewise.
 
-        What those computed is void, also if they failed, and they begin again. A row reads only of rows planned before.
+        Who has read it, or is about to in a step in flight, begins again when no step is in flight; also if he failed.
         """
-        unsound: set[int] = set()
-        misled: set[int] = set()
-        for row, item in work.items():
-            sequence, failure = self._rows[row], failures.get(row)
-            assert sequence is not None
-            if not unsound.isdisjoint(sequence.tables.held_blocks()):
-                misled.add(row)
-            elif failure is None or failure.is_requests_fault:  # its keys and values are sound
+        unsound: set[int] = set()  # blocks
+        spoilt: set[Sequence] = set()
+        # In the order of reading: a row reads only of rows planned before. Then those who went over to a block since.
+        in_flight = (row for later in self._in_flight.values() for row in later)
+        for row in (*work, *in_flight, *range(len(self._rows))):
+            sequence = self._rows[row]
+            if sequence is None or sequence in spoilt:
                 continue
-            unsound.update(sequence.tables.withdraw(item.start))
-        return misled
+            if not unsound.isdisjoint(sequence.tables.held_blocks()):
+                if sequence.state is State.RUNNING:
+                    self._misled.add(sequence)
+                    self._must_settle = True
+            elif row not in failures or failures[row].is_requests_fault:  # its keys and values are sound
+                continue
+            spoilt.add(sequence)
+            unsound.update(sequence.tables.withdraw(sequence.num_computed))
+            sequence.tables.stop_publishing()
+
+    def _settle(self) -> None:
+        """No step is in flight: who is to give way or to begin again does so."""
+        for request_id in self._preempt_when_settled:
+            self.preempt(request_id)
+        self._preempt_when_settled.clear()
+        for sequence in self._misled:
+            if sequence.state is State.RUNNING:
+                self._preempt(sequence)
+        self._misled.clear()
 
     def _advance(self, sequence: Sequence, num_computed: int) -> None:
         sequence.num_computed = num_computed
@@ -344,6 +400,13 @@ class Scheduler:
         family = sequence.family
         if family.prefilling is sequence and num_computed >= sequence.num_prompt:
             family.prefilling = None
+
+    def _discard(self, sequence: Sequence, work: RowWork) -> None:
+        """The sequence ended while the step was in flight. Keys and values of tokens that we know may still serve others."""
+        self._advance(sequence, min(work.start + work.count, len(sequence.tokens)))
+        self._num_discarded += work.count
+        if not self._is_in_flight(sequence.row):
+            self._give_back(sequence)
 
     def _append(
         self, sequence: Sequence, sampled: SampledRow, prompt_logprobs: tuple[TokenLogprobs, ...], now: float
@@ -399,15 +462,15 @@ class Scheduler:
         self._stop_running(sequence)
         self._give_back(sequence)
         sequence.state = State.WAITING
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_planned = sequence.num_awaited = 0
         self._enqueue(sequence)
         self._num_preemptions += 1
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        """Takes the sequence out for good. If a step is computing it, its row and blocks come back at the commit."""
+        """Takes the sequence out for good. If steps are computing it, its row and blocks come back with the last."""
         if sequence.state is State.RUNNING:
             self._stop_running(sequence)
-            if sequence.row not in self._in_flight:
+            if not self._is_in_flight(sequence.row):
                 self._give_back(sequence)
         else:
             del self._waiting[bisect_left(self._waiting, sequence.queue_key, key=_queue_key)]
@@ -422,6 +485,9 @@ class Scheduler:
         del self._running[bisect_left(self._running, sequence.rank, key=_rank)]
         if sequence.family.prefilling is sequence:
             sequence.family.prefilling = None
+
+    def _is_in_flight(self, row: int) -> bool:
+        return any(row in work for work in self._in_flight.values())
 
     def _give_back(self, sequence: Sequence) -> None:
         sequence.tables.release()
@@ -450,6 +516,9 @@ class Scheduler:
             ended_by_length=self._num_ended[FinishReason.LENGTH],
             cancelled=self._num_ended[FinishReason.CANCELLED],
             failed=self._num_ended[FinishReason.ERROR],
+            planned_ahead=self._num_planned_ahead,
+            discarded=self._num_discarded,
+            held_back=dict(self._num_held_back),
         )
 
     def assert_balanced(self) -> None:
@@ -461,11 +530,17 @@ class Scheduler:
         audit(self._cache, [sequence.tables for sequence in owners])
         if sorted(self._free_rows) != [row for row, sequence in enumerate(self._rows) if sequence is None]:
             raise LedgerError("the free rows are not those that no sequence has")
-        cancelled = [sequence for sequence in owners if sequence.state is State.ENDED]
-        if any(sequence.row not in self._in_flight for sequence in cancelled):
+        ended = [sequence for sequence in owners if sequence.state is State.ENDED]
+        if any(not self._is_in_flight(sequence.row) for sequence in ended):
             raise LedgerError("an ended sequence has a row that no step in flight computes")
-        if sorted(self._running + cancelled, key=_rank) != sorted(owners, key=_rank):
+        if sorted(self._running + ended, key=_rank) != sorted(owners, key=_rank):
             raise LedgerError("the running sequences are not those that have rows")
+        for sequence in [s for s in self._running if s not in self._misled]:
+            work = [work[sequence.row] for work in self._in_flight.values() if sequence.row in work]
+            if sequence.num_planned != sequence.num_computed + sum(item.count for item in work):
+                raise LedgerError("the positions planned for a sequence are not those computed and those in flight")
+            if sequence.num_awaited != sum(item.samples for item in work):
+                raise LedgerError("a sequence awaits tokens that no step in flight draws")
 
 
 def _longest_sequence(max_model_len: int, spec: KVSpec, num_blocks: int) -> int:
@@ -474,6 +549,15 @@ def _longest_sequence(max_model_len: int, spec: KVSpec, num_blocks: int) -> int:
         range(1, max_model_len), num_blocks, key=lambda n: blocks_needed(spec.groups, spec.block_size, n, 1)
     )
     return num_computed + 1
+
+
+def _broken_promise(sequence: Sequence, drawn: SampledRow | None) -> RowFailure | None:
+    """A row that samples draws at least one token, and no more where a step in flight counts on one."""
+    if drawn is None or not drawn.tokens:
+        return RowFailure(sequence.row, "the device gave no token for the sequence")
+    if sequence.num_awaited:
+        return RowFailure(sequence.row, f"the device gave {len(drawn.tokens)} tokens where the next step counts on one")
+    return None
 
 
 def _priority(sequence: Sequence) -> int:

@@ -27,7 +27,10 @@ class Sequence:
         "has_begun",
         "index",
         "max_len",
+        "needs_host",
+        "num_awaited",
         "num_computed",
+        "num_planned",
         "num_prompt",
         "num_prompt_logprobs_told",
         "num_unstoppable",
@@ -40,7 +43,9 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, family: Family, index: int, cache: BlockCache, max_model_len: int) -> None:
+    def __init__(
+        self, family: Family, index: int, cache: BlockCache, max_model_len: int, needs_host: str | None
+    ) -> None:
         request = family.request
         self.family = family
         self.request = request
@@ -49,6 +54,9 @@ class Sequence:
         self.tokens = list(request.prompt)  # and then those generated
         self.num_prompt = len(request.prompt)
         self.num_computed = 0  # tokens whose keys and values are in the blocks; it chases len(tokens)
+        self.num_planned = 0  # and those that the steps in flight compute
+        self.num_awaited = 0  # tokens that the steps in flight draw; the device knows them before we do
+        self.needs_host = needs_host  # why no position can be planned before its token is known; None: it can
         self.num_unstoppable = self.num_prompt + request.stopping.min_tokens  # the tokens after them may be stop tokens
         self.max_len = min(self.num_prompt + request.stopping.max_tokens, max_model_len)
         self.stop_tokens = frozenset(request.stopping.stop_token_ids)
@@ -64,6 +72,11 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_missing(self) -> int:
+        """Positions that could be planned now."""
+        return len(self.tokens) + self.num_awaited - self.num_planned
 
     @property
     def queue_key(self) -> tuple[int, bool, float, str, int]:
@@ -100,9 +113,9 @@ class Family:
 
     __slots__ = ("num_cached_tokens", "prefilling", "request", "sequences")
 
-    def __init__(self, request: Request, cache: BlockCache, max_model_len: int) -> None:
+    def __init__(self, request: Request, cache: BlockCache, max_model_len: int, needs_host: str | None = None) -> None:
         self.request = request
-        self.sequences = [Sequence(self, index, cache, max_model_len) for index in range(request.n)]
+        self.sequences = [Sequence(self, index, cache, max_model_len, needs_host) for index in range(request.n)]
         self.num_cached_tokens: int | None = None  # found by the first to begin; None: none has begun
         # A running one that had more than a block of the prompt to compute: the others wait, so as to share it.
         self.prefilling: Sequence | None = None

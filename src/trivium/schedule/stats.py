@@ -23,3 +23,6 @@ class SchedulerStats(Struct, frozen=True):
     ended_by_length: int
     cancelled: int
     failed: int
+    planned_ahead: int  # positions planned before their token was known
+    discarded: int  # positions computed for sequences that had ended meanwhile
+    held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason

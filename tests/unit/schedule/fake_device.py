@@ -5,8 +5,8 @@ real model would compute, up to its arithmetic. Before a row "attends", every po
 hold exactly that, so a wrong, stale, uncopied or foreign block cannot pass. The next token is a pure function of
 request, sequence and position; crosstalk between rows shows as a wrong token.
 
-A row that fails leaves nothing sound in the blocks it wrote. Rows of the same step may have read them, and then tell
-nonsense; nobody may read them after that step.
+A row that fails leaves nothing sound in the blocks it wrote. Rows of the same step, or of one planned before the failure
+was heard of, may read them, and then tell nonsense, as does the failed row itself; nobody may read them after that.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Row:
     tables: list[list[int]]
     tokens: list[int] = field(default_factory=list)
     prefixes: list[int] = field(default_factory=list)  # a hash of the salt and tokens 0 … i
+    is_spoilt: bool = False  # it failed, or read what a failed row wrote
 
     def append(self, token: int) -> None:
         before = self.prefixes[-1] if self.prefixes else zlib.crc32(self.request.salt.encode())
@@ -75,7 +76,9 @@ class FakeDevice:
         step: Step,
         num_tokens: Callable[[RowWork], int] = lambda work: 1,
         fails: Callable[[RowWork], bool] = lambda work: False,
+        is_ahead_of_failures: bool = False,
     ) -> StepResult:
+        """`is_ahead_of_failures`: the step was planned when failures of an earlier one were not yet heard of."""
         for row in step.ends:
             del self.rows[row]
         for start in step.starts:
@@ -87,17 +90,17 @@ class FakeDevice:
         sampled, prompt_logprobs, failures = [], [], []
         unsound: set[int] = set()  # blocks
         for work in step.work:
-            is_misled = self._read(work, writers, unsound)
             row = self.rows[work.row]
             assert work.samples == (work.start + work.count == len(row.tokens)), "samples exactly when it catches up"
-            has_failed = fails(work)
-            if is_misled or has_failed:
+            was_spoilt = row.is_spoilt
+            assert not was_spoilt or is_ahead_of_failures, "a row goes on from what is not sound"
+            is_misled = not was_spoilt and self._read(work, writers, unsound, is_ahead_of_failures)
+            has_failed = not was_spoilt and fails(work)
+            if was_spoilt or is_misled or has_failed:
                 unsound.update(self._spoil(work))
-            if has_failed:
-                failures.append(RowFailure(work.row, "the fake failed"))
-                continue
-            if is_misled:
-                if work.samples:
+                if has_failed:
+                    failures.append(RowFailure(work.row, "the fake failed"))
+                elif work.samples:
                     sampled.append(SampledRow(work.row, (NONSENSE,)))
                 continue
             if row.start.sampling.prompt_logprobs is not None:
@@ -144,8 +147,8 @@ class FakeDevice:
                     self.blocks[block][position % size] = row.prefixes[position] + group
         return writers
 
-    def _read(self, work: RowWork, writers: dict[int, int], unsound: set[int]) -> bool:
-        """Whether it reads blocks that a row spoilt in this very step."""
+    def _read(self, work: RowWork, writers: dict[int, int], unsound: set[int], is_ahead_of_failures: bool) -> bool:
+        """Whether it reads blocks that a row spoilt in this very step, or in one whose failures were not yet heard of."""
         row, size = self.rows[work.row], self._spec.block_size
         is_misled = False
         for group, table in enumerate(row.tables):
@@ -154,7 +157,7 @@ class FakeDevice:
             for position in range(first, work.start + work.count):
                 block = table[position // size]
                 self.num_shared_reads += writers.get(block, work.row) != work.row
-                if block in unsound:
+                if block in unsound or (is_ahead_of_failures and self.blocks[block][position % size] == UNSOUND):
                     is_misled = True
                 elif block < 0 or self.blocks[block][position % size] != row.prefixes[position] + group:
                     raise WrongRead(
@@ -165,12 +168,15 @@ class FakeDevice:
 
     def _spoil(self, work: RowWork) -> set[int]:
         """The blocks that the row wrote; they hold nothing sound any more."""
-        size = self._spec.block_size
+        row, size = self.rows[work.row], self._spec.block_size
         spoilt = set()
-        for table in self.rows[work.row].tables:
+        for table in row.tables:
             for position in range(work.start, work.start + work.count):
                 self.blocks[table[position // size]][position % size] = UNSOUND
                 spoilt.add(table[position // size])
+        row.is_spoilt = True
+        if work.samples:
+            row.append(NONSENSE)
         return spoilt
 
     def _sample(self, row_id: int, row: Row, count: int) -> SampledRow:

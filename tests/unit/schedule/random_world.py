@@ -7,12 +7,14 @@ import random
 from world import World, kv_spec, request
 
 from trivium.types.errors import NeverFitsError
+from trivium.types.step import RowWork
 
+NEEDS_HOST = 2  # the seed of requests that are not planned ahead
 WINDOWS = [(None,), (None, None), (5,), (None, 6), (4, None, 4), (3, 9), (1, None), (8, None, None)]
 
 
 class RandomWorld(World):
-    def __init__(self, seed: int, cancel_rate: float = 0.06) -> None:
+    def __init__(self, seed: int, steps_ahead: int, cancel_rate: float = 0.06) -> None:
         self.random = rng = random.Random(seed)
         windows = rng.choice(WINDOWS)
         super().__init__(
@@ -23,6 +25,8 @@ class RandomWorld(World):
             max_chunk_tokens=rng.choice([None, 1, 2, 7]),
             max_model_len=rng.choice([16, 40, 64]),
             prefix_caching=rng.random() < 0.8,
+            steps_ahead=steps_ahead,
+            needs_host=lambda request: "a test" if request.sampling.seed == NEEDS_HOST else None,
         )
         self._seed = seed
         self._cancel_rate = cancel_rate
@@ -36,10 +40,15 @@ class RandomWorld(World):
             self._add_some()
         self._interfere()
         self.step(
-            num_tokens=lambda work: rng.randint(1, self._most_tokens),
+            num_tokens=self._num_tokens,
             fails=lambda work: rng.random() < 0.01,
             meanwhile=self._interfere,
         )
+
+    def _num_tokens(self, work: RowWork) -> int:
+        """Several are drawn only where no later step counts on one."""
+        needs_host = self.device.rows[work.row].request.sampling.seed == NEEDS_HOST
+        return self.random.randint(1, self._most_tokens) if needs_host or not self.steps_ahead else 1
 
     def _add_some(self) -> None:
         """One alone, or some together whose prompts begin alike."""
@@ -61,6 +70,7 @@ class RandomWorld(World):
             stop=rng.choice([(), (1,), (1, 2)]),
             logprobs=rng.choice([None, 0]),
             prompt_logprobs=rng.choice([None, None, None, 0]),
+            seed=rng.choice([1, 1, 1, NEEDS_HOST]),
         )
         try:
             self.add(asked)

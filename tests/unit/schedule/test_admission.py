@@ -179,15 +179,3 @@ def test_the_last_step_only_ends_rows():
     *_, last = world.drain()
     assert (last.work, last.ends) == ((), (0,))
     assert not world.device.rows
-
-
-def test_one_step_is_in_flight_at_a_time():
-    world = World()
-    world.add(request("r", PROMPT))
-    step = world.scheduler.plan(0.0)
-    with pytest.raises(RuntimeError, match="in flight"):
-        world.scheduler.plan(0.0)
-    result = world.device.run(step)
-    world.hear(world.scheduler.commit(result, 0.0))
-    with pytest.raises(RuntimeError, match="has a result"):
-        world.scheduler.commit(result, 0.0)

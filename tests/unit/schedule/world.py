@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from trivium.schedule.scheduler import Scheduler
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.kv import KVGroup, KVSpec
 from trivium.types.request import Request, Sampling, Stopping
-from trivium.types.step import RowWork, Step, TokenLogprobs
+from trivium.types.step import RowWork, Step, StepResult, TokenLogprobs
 
 NATURAL = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -85,6 +86,8 @@ class World:
         max_model_len: int = 256,
         max_waiting: int | None = None,
         prefix_caching: bool = True,
+        steps_ahead: int = 0,
+        needs_host: Callable[[Request], str | None] = lambda request: None,
     ) -> None:
         self.spec = spec or kv_spec()
         self.limits = SchedulerLimits(
@@ -96,7 +99,9 @@ class World:
             prefix_caching=prefix_caching,
         )
         self.num_blocks = num_blocks
-        self.scheduler = Scheduler(self.limits, self.spec, num_blocks)
+        self.scheduler = Scheduler(self.limits, self.spec, num_blocks, needs_host)
+        self.steps_ahead = steps_ahead  # planned before the oldest step is committed
+        self.in_flight: deque[StepResult] = deque()
         self.device = FakeDevice(self.spec, num_blocks, lambda request_id: self.requests[request_id])
         self.requests: dict[str, Request] = {}
         self.heard: dict[tuple[str, int], Heard] = {}
@@ -121,22 +126,27 @@ class World:
         fails: Callable[[RowWork], bool] = lambda work: False,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Step | None:
-        """Plans, runs and commits one step; `meanwhile` happens while it is in flight."""
+        """Plans and runs one step, and commits the oldest in flight when enough are, or when there is none to plan.
+
+        `meanwhile` happens before the commit.
+        """
         self.now += 1.0
         step = self.scheduler.plan(self.now)
-        if step is None:
+        if step is not None:
+            self._check_limits(step)
+            self._check_progress(step)
+            self.in_flight.append(self.device.run(step, num_tokens, fails, any(r.failures for r in self.in_flight)))
+            self.num_steps += 1
+            self.num_copies += len(step.copies)
+        elif not self.in_flight:
             assert not self.scheduler.stats().running and not self.scheduler.stats().waiting, "work is left undone"
             self.hear(self.scheduler.take_deltas())
             return None
-        self._check_limits(step)
-        self._check_progress(step)
         meanwhile()
         self.scheduler.assert_balanced()
-        result = self.device.run(step, num_tokens, fails)
-        self.hear(self.scheduler.commit(result, self.now))
-        self.scheduler.assert_balanced()
-        self.num_steps += 1
-        self.num_copies += len(step.copies)
+        if step is None or len(self.in_flight) > self.steps_ahead:
+            self.hear(self.scheduler.commit(self.in_flight.popleft(), self.now))
+            self.scheduler.assert_balanced()
         return step
 
     def drain(self, max_steps: int = 100_000) -> list[Step]:
@@ -189,10 +199,18 @@ class World:
         assert len({work.row for work in step.work}) == len(step.work)
         assert all(0 < work.count <= (self.limits.max_chunk_tokens or work.count) for work in step.work)
         assert step.work or step.ends, "a step does something"
+        owners = {row: self.requests[held.start.request_id] for row, held in self.device.rows.items()}
+        owners.update({start.row: self.requests[start.request_id] for start in step.starts})
+        for work in step.work:
+            longest = len(owners[work.row].prompt) + owners[work.row].stopping.max_tokens
+            assert work.start + work.count < longest, "the last token that a sequence may have is not computed"
 
     def _check_progress(self, step: Step) -> None:
-        """Somebody of the first priority is in every step, where each row can have a token."""
-        if self.limits.max_batch_tokens < self.limits.max_rows:
+        """Somebody of the first priority is in every step, where each row can have a token.
+
+        Not in a step planned ahead: there he may wait for his last token, or for the blocks of one who is to give way.
+        """
+        if self.limits.max_batch_tokens < self.limits.max_rows or self.in_flight:
             return
         owners = {row: held.start.request_id for row, held in self.device.rows.items()}
         owners.update({start.row: start.request_id for start in step.starts})
