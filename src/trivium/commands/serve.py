@@ -59,6 +59,7 @@ async def _serve(
     from trivium.serve.batch.slots import Slots
     from trivium.serve.disconnect import cancel_and_wait
     from trivium.serve.in_process import InProcess
+    from trivium.serve.responses.background import end_background, fail_abandoned
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
@@ -84,6 +85,7 @@ async def _serve(
             dialect = None if llm.template is None else state.dialect
             for line in start_report(llm.card, dialect, url_of(listener), time.monotonic() - began):
                 say(line)
+            await fail_abandoned(records)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
             tools = BatchTools(records, InProcess(server.app), state.limits, slots)
             batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())
@@ -95,6 +97,7 @@ async def _serve(
     finally:
         starting.cancel()
         await llm.close()  # ends what did not end in time with an error of its own, while it can still be told
+        await end_background(state)
         await server.stop(at_once=not drained)
     say("stopped")
     return 0

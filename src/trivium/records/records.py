@@ -3,7 +3,8 @@
 <root>/records.sqlite3       what there is
 <root>/files/<id>            bytes of files, and of the inputs of unfinished batches
 <root>/incoming/             bytes that are being written, or the remains of a killed process
-<root>/locks/<batch id>      held by the process that runs the batch; given back when it ends, however it ends
+<root>/locks/<id>            held by the process that runs a batch or makes a response in the background; given back
+                             when that ends, however it ends
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 from trivium.records.batches import BatchRecords
 from trivium.records.blobs import Blobs
 from trivium.records.claims import Claims
+from trivium.records.conversations import ConversationRecords
 from trivium.records.database import Database
 from trivium.records.files import FileRecords
+from trivium.records.responses import ResponseRecords
 from trivium.types.errors import StorageError
 
 
@@ -27,6 +30,8 @@ class Records:
     blobs: Blobs
     files: FileRecords
     batches: BatchRecords
+    responses: ResponseRecords
+    conversations: ConversationRecords
     claims: Claims
 
     @classmethod
@@ -41,11 +46,20 @@ class Records:
                 f"the state directory {root} cannot be used: {error.strerror}; choose another with --state-dir"
             ) from None
         database = Database(root / "records.sqlite3")
-        return cls(database, blobs, FileRecords(database, blobs, max_file_bytes), BatchRecords(database), claims)
+        return cls(
+            database=database,
+            blobs=blobs,
+            files=FileRecords(database, blobs, max_file_bytes),
+            batches=BatchRecords(database),
+            responses=ResponseRecords(database),
+            conversations=ConversationRecords(database),
+            claims=claims,
+        )
 
     async def clean_up(self) -> None:
         """Removes what has expired, and what killed processes left."""
         await self.files.delete_expired()
+        await self.responses.delete_expired()
         await asyncio.to_thread(self._remove_orphans)
 
     def _remove_orphans(self) -> None:

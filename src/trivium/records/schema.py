@@ -64,7 +64,45 @@ CREATE TABLE batch_requests (
 CREATE INDEX batch_requests_unanswered ON batch_requests (batch_id, rank) WHERE succeeded IS NULL;
 """
 
-VERSIONS = (FILES_AND_BATCHES,)
+# An item may be in several places under one id: clients send back what they were given.
+RESPONSES_AND_CONVERSATIONS = """
+CREATE TABLE responses (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    expires_at INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    previous_id TEXT,
+    object BLOB NOT NULL,         -- JSON, as clients see it
+    events BLOB                   -- of a background response that has ended: its stream, compressed
+);
+CREATE INDEX responses_by_status ON responses (status);
+CREATE INDEX responses_by_expiry ON responses (expires_at);
+CREATE TABLE response_items (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    is_input INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    item BLOB NOT NULL            -- JSON
+);
+CREATE INDEX response_items_by_response ON response_items (response_id);
+CREATE INDEX response_items_by_id ON response_items (id);
+CREATE TABLE conversations (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL,
+    metadata TEXT NOT NULL
+);
+CREATE TABLE conversation_items (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT,
+    conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    id TEXT NOT NULL,
+    item BLOB NOT NULL            -- JSON
+);
+CREATE INDEX conversation_items_by_conversation ON conversation_items (conversation_id);
+CREATE INDEX conversation_items_by_id ON conversation_items (id);
+"""
+
+VERSIONS = (FILES_AND_BATCHES, RESPONSES_AND_CONVERSATIONS)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:

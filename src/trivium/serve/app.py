@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trivium.serve.endpoint import GenerationEndpoint
-from trivium.serve.errors import ApiError, ClientGoneError, answer_error
+from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
+from trivium.serve.errors import ApiError, answer_error
 from trivium.serve.openai.batches import cancel_batch, create_batch, list_batches, retrieve_batch
 from trivium.serve.openai.chat import chat_completions
 from trivium.serve.openai.completions import completions
+from trivium.serve.openai.conversations import (
+    add_items,
+    create_conversation,
+    delete_conversation,
+    delete_item,
+    list_items,
+    retrieve_conversation,
+    retrieve_item,
+    update_conversation,
+)
 from trivium.serve.openai.files import create_file, delete_file, file_content, list_files, retrieve_file
 from trivium.serve.openai.models import list_models, retrieve_model
 from trivium.serve.openai.render import count_chat_tokens, render_chat, render_completion
+from trivium.serve.openai.responses import (
+    cancel_response,
+    count_input_tokens,
+    create_response,
+    delete_response,
+    list_input_items,
+    retrieve_response,
+)
 from trivium.serve.operations import health, metrics
 from trivium.serve.state import ServerState
 from trivium.serve.tokens import detokenize, tokenize
@@ -29,18 +44,8 @@ from trivium.types.errors import TriviumError
 
 
 def build_app(state: ServerState) -> ASGIApp:
-    def plain(
-        path: str, handler: Callable[[ServerState, Request], Awaitable[Response]], *methods: str, engine: bool = True
-    ) -> Route:
-        async def endpoint(request: Request) -> Response:
-            if engine:
-                state.check_loaded()
-            try:
-                return await handler(state, request)
-            except ClientGoneError:
-                return Response(status_code=408)  # nobody reads it
-
-        return Route(path, endpoint, methods=[*methods], name=handler.__name__)
+    def plain(path: str, handler: Handler, *methods: str, engine: bool = True) -> Route:
+        return Route(path, PlainEndpoint(state, handler, needs_engine=engine), methods=[*methods])
 
     app = Starlette(
         routes=[
@@ -52,6 +57,20 @@ def build_app(state: ServerState) -> ASGIApp:
             plain("/apply-template", render_chat, "POST"),
             plain("/models", list_models, "GET"),
             plain("/models/{model_id:path}", retrieve_model, "GET"),
+            Route("/responses", GenerationEndpoint(state, create_response), methods=["POST"]),
+            plain("/responses/input_tokens", count_input_tokens, "POST"),
+            plain("/responses/{response_id}", retrieve_response, "GET", engine=False),
+            plain("/responses/{response_id}", delete_response, "DELETE", engine=False),
+            plain("/responses/{response_id}/cancel", cancel_response, "POST", engine=False),
+            plain("/responses/{response_id}/input_items", list_input_items, "GET", engine=False),
+            plain("/conversations", create_conversation, "POST", engine=False),
+            plain("/conversations/{conversation_id}", retrieve_conversation, "GET", engine=False),
+            plain("/conversations/{conversation_id}", update_conversation, "POST", engine=False),
+            plain("/conversations/{conversation_id}", delete_conversation, "DELETE", engine=False),
+            plain("/conversations/{conversation_id}/items", list_items, "GET", engine=False),
+            plain("/conversations/{conversation_id}/items", add_items, "POST", engine=False),
+            plain("/conversations/{conversation_id}/items/{item_id}", retrieve_item, "GET", engine=False),
+            plain("/conversations/{conversation_id}/items/{item_id}", delete_item, "DELETE", engine=False),
             plain("/files", list_files, "GET", engine=False),
             plain("/files", create_file, "POST", engine=False),
             plain("/files/{file_id}", retrieve_file, "GET", engine=False),

@@ -1,4 +1,4 @@
-"""The shell around every route that makes text: admission, counting, and what becomes of each kind of end."""
+"""The shells around routes: admission, counting, and what becomes of each kind of end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[ServerState, Request], Awaitable[Response | EventStreamRespo
 
 
 class GenerationEndpoint:
-    """An ASGI application of its own, because a streamed request lasts until the last byte of its answer."""
+    """Around every route that makes text. An ASGI application, because a request lasts until its answer's last byte."""
 
     def __init__(self, state: ServerState, handler: Handler) -> None:
         self._state = state
@@ -36,5 +36,23 @@ class GenerationEndpoint:
                     raise as_api_error(error, request_id) from error
                 if isinstance(response, EventStreamResponse):
                     span.failure = response.failure
+        except ClientGoneError:
+            return
+
+
+class PlainEndpoint:
+    """Around every route that makes no text."""
+
+    def __init__(self, state: ServerState, handler: Handler, *, needs_engine: bool) -> None:
+        self._state = state
+        self._handler = handler
+        self._needs_engine = needs_engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._needs_engine:
+            self._state.check_loaded()
+        try:
+            response = await self._handler(self._state, Request(scope, receive))
+            await response(scope, receive, send)
         except ClientGoneError:
             return

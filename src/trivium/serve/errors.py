@@ -70,9 +70,12 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
 
+    @property
+    def type(self) -> str:
+        return TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
     def encode(self) -> bytes:
-        kind = TYPE_OF_STATUS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return msgspec.json.encode(ErrorEnvelope(ErrorObject(self.message, kind, self.param, self.code)))
+        return msgspec.json.encode(ErrorEnvelope(ErrorObject(self.message, self.type, self.param, self.code)))
 
 
 class RefusedError(ApiError):

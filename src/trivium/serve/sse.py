@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
@@ -27,6 +27,10 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def error_event(failure: ApiError) -> bytes:
+    return event(failure.encode())
+
+
 class EventStreamResponse:
     """Streams framed events, then `[DONE]`.
 
@@ -34,8 +38,11 @@ class EventStreamResponse:
     fails later is told in the stream and kept in `failure`.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], limits: Limits) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes], limits: Limits, tell_failure: Callable[[ApiError], bytes] = error_event
+    ) -> None:
         self.failure: ApiError | None = None
+        self._tell_failure = tell_failure
         self._events = events
         self._limits = limits
         self._started = False
@@ -64,7 +71,7 @@ class EventStreamResponse:
             if not self._started:
                 raise
             self.failure = as_api_error(error, request_id)
-            await self._send(send, event(self.failure.encode()))
+            await self._send(send, self._tell_failure(self.failure))
         if not self._started:
             await self._start(send)
         await self._send(send, DONE)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from trivium.dialects.detect import detect
 from trivium.dialects.dialect import Dialect
@@ -21,6 +22,9 @@ from trivium.serve.limits import Limits
 from trivium.text.fill_in_the_middle import FillInTheMiddle
 from trivium.text.template import ChatTemplate
 from trivium.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from trivium.serve.responses.background import BackgroundResponse
 
 
 @dataclass
@@ -39,6 +43,7 @@ class ServerState:
     in_flight: int = 0  # requests for text
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # set while none is in flight
 
+    background: dict[str, BackgroundResponse] = field(default_factory=dict)  # being made while nobody waits, by id
     batch_news: asyncio.Event = field(default_factory=asyncio.Event)  # set when a batch was made or cancelled
 
     def __post_init__(self) -> None:
