@@ -33,6 +33,8 @@ PASSED = (
     "logit_bias",
     "min_tokens",
     "ignore_eos",
+    "thinking_budget",
+    "thinking_token_budget",
     "priority",
     "cache_salt",
     "chat_template_kwargs",

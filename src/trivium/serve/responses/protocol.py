@@ -89,6 +89,8 @@ class CreateResponse(InputRequest, kw_only=True):
     logit_bias: Any = None
     min_tokens: Any = None
     ignore_eos: Any = None
+    thinking_budget: Any = None
+    thinking_token_budget: Any = None
     priority: Any = None
     cache_salt: Any = None
 
