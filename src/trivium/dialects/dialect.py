@@ -33,6 +33,7 @@ class CallForm(Struct, frozen=True):
     before: str = ""
     after: str = ""
     separator: str = ""
+    lead: str = ""  # may stand before all of them
 
     def begin_of(self, name: str) -> str:
         return self.begin.replace("{name}", name)

@@ -23,7 +23,9 @@ _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 class HarmonyDialect:
     name = "harmony"
     reasoning = Marks(ANALYSIS, END, goes_on=f"{START}assistant{CHANNEL}final{MESSAGE}")
-    call_form = CallForm(f"{CHANNEL}commentary to=functions.{{name}} {CONSTRAIN}json{MESSAGE}", CALL)
+    call_form = CallForm(
+        f"{CHANNEL}commentary to=functions.{{name}} {CONSTRAIN}json{MESSAGE}", CALL, lead=f"{START}assistant"
+    )
     marks = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 
     def parser(self, tools: Mapping[str, JsonSchema], *, in_reasoning: bool) -> Parser:

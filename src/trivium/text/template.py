@@ -102,8 +102,18 @@ class ChatTemplate:
 
     @cached_property
     def shows_calls(self) -> bool:
-        """Whether calls in past turns, and their results, are shown to the model."""
+        """Whether calls in past turns are shown to the model."""
         return self._choose(True).shows_calls
+
+    @cached_property
+    def shows_results(self) -> bool:
+        """Whether the results of calls are."""
+        return self._choose(True).shows_results
+
+    @cached_property
+    def shows_several_calls(self) -> bool:
+        """Whether all calls of one past turn are shown, and not only the first."""
+        return self._choose(True).shows_several_calls
 
     @cached_property
     def takes_system(self) -> bool:
@@ -183,21 +193,44 @@ class _Template:
 
     @cached_property
     def shows_tools(self) -> bool:
-        function = {"name": _NEEDLE, "description": _NEEDLE, "parameters": {"type": "object", "properties": {}}}
-        tools = [{"type": "function", "function": function}]
-        return _NEEDLE in self._try([self._user("u")], tools)
+        return _NEEDLE in self._try([self._user("u")], [_tool(_NEEDLE)])
 
     @cached_property
     def shows_calls(self) -> bool:
-        call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {}}}
-        turns = [{"role": "assistant", "content": content, "tool_calls": [call]} for content in (None, "")]
-        result = {"role": "tool", "content": _NEEDLE, "tool_call_id": "call00000", "name": _NEEDLE}
-        return any(self._try([self._user("u"), turn, result]).count(_NEEDLE) > 1 for turn in turns)
+        return self._shows_calls(1)
+
+    @cached_property
+    def shows_several_calls(self) -> bool:
+        return self._shows_calls(2)
+
+    @cached_property
+    def shows_results(self) -> bool:
+        return self._shows(["f"], ["call00000"], _NEEDLE, [_NEEDLE])
+
+    def _shows_calls(self, count: int) -> bool:
+        names = [f"{_NEEDLE}{number}" for number in range(count)]
+        return self._shows(names, [f"call0000{number}" for number in range(count)], "r", names)
+
+    def _shows(self, names: list[str], ids: list[str], result: str, wanted: list[str]) -> bool:
+        """Whether a turn of calls, and the results after it, show all that is wanted."""
+        calls = [
+            {"id": id, "type": "function", "function": {"name": name, "arguments": self._no_arguments}}
+            for id, name in zip(ids, names, strict=True)
+        ]
+        results = [{"role": "tool", "content": result, "tool_call_id": id, "name": "f"} for id in ids]
+        # Some templates look at tool calls only where the content is null, some fail on a null.
+        turns = [{"role": "assistant", "content": content, "tool_calls": calls} for content in (None, "")]
+        shown = [self._try([self._user("u"), turn, *results], [_tool("f")]) for turn in turns]
+        return any(all(name in text for name in wanted) for text in shown)
+
+    @property
+    def _no_arguments(self) -> dict[str, Any] | str:
+        return {} if self._reads_mappings else "{}"
 
     @cached_property
     def takes_system(self) -> bool:
         system = {**self._user(_NEEDLE), "role": "system"}
-        return _NEEDLE in self._try([system, self._user("u")])
+        return _NEEDLE in self._try([system, self._user("u")], [_tool("f")])
 
     def _user(self, text: str) -> dict[str, Any]:
         content = text if self._reads_strings or not self._reads_parts else [{"type": "text", "text": text}]
@@ -233,6 +266,11 @@ class _Template:
             return self.render(messages, {"tools": tools, "add_generation_prompt": False}, _TRIAL_SECONDS)
         except InvalidRequestError:
             return ""
+
+
+def _tool(name: str) -> dict[str, Any]:
+    function = {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
+    return {"type": "function", "function": function}
 
 
 _NEEDLE = "needle"

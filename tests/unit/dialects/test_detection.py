@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from trivium.dialects.detect import CALLS, REASONING, detect
-from trivium.dialects.tool_prompt import with_calls_as_text, with_tool_prompt
+from trivium.dialects.tool_prompt import (
+    with_calls_as_text,
+    with_results_as_text,
+    with_single_calls,
+    with_tool_prompt,
+)
 
 LINES = {
     "hermes": '{{- \'\\n<tool_call>\\n{"name": "\' }}{{ call.name }}',
@@ -62,25 +67,46 @@ TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
 
 def test_a_model_whose_template_knows_no_tools_is_told_of_them_in_words() -> None:
     user = {"role": "user", "content": "time?"}
-    system, same = with_tool_prompt([user], TOOLS, takes_system=True)
+    form = CALLS["deepseek_v31"].form
+    system, same = with_tool_prompt([user], TOOLS, form, takes_system=True)
     assert system["role"] == "system" and '{"name": "now", "parameters": {}}' in system["content"]
+    assert form.before in system["content"] and form.after in system["content"]
     assert same == user
-    (both,) = with_tool_prompt([user], TOOLS, takes_system=False)
+    (both,) = with_tool_prompt([user], TOOLS, form, takes_system=False)
     assert both["role"] == "user" and both["content"].startswith("time?\n\n") and "now" in both["content"]
     spoken = [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}, user]
-    assert with_tool_prompt(spoken, TOOLS, takes_system=True)[0]["content"].startswith("Be brief.\n\n")
+    assert with_tool_prompt(spoken, TOOLS, form, takes_system=True)[0]["content"].startswith("Be brief.\n\n")
 
 
-def test_calls_written_out_are_read_as_calls() -> None:
-    call = {"function": {"name": "now", "arguments": '{"zone": "é"}'}}
-    history = [
-        {"role": "assistant", "content": "Wait.", "tool_calls": [call, call]},
-        {"role": "tool", "content": "noon"},
+def test_calls_of_one_turn_are_told_one_by_one_with_their_results() -> None:
+    calls = [{"id": id, "function": {"name": id, "arguments": {}}} for id in "ab"]
+    user, later = {"role": "user", "content": "u"}, {"role": "user", "content": "v"}
+    results = [{"role": "tool", "tool_call_id": id, "content": f"result {id}"} for id in "ba"]
+    turn = {"role": "assistant", "content": "Wait.", "tool_calls": calls}
+    assert with_single_calls([user, turn, *results, later]) == [
+        user,
+        {"role": "assistant", "content": "Wait.", "tool_calls": [calls[0]]},
+        results[1],
+        {"role": "assistant", "content": "", "tool_calls": [calls[1]]},
+        results[0],
+        later,
     ]
-    said, result = with_calls_as_text(history)
-    parser = detect("").parser({"now": {}}, in_reasoning=False)
+
+
+@pytest.mark.parametrize("name", [name for name, syntax in CALLS.items() if not syntax.bare_openers])
+def test_calls_written_out_are_read_as_calls(name: str) -> None:
+    call = {"function": {"name": "now", "arguments": '{"zone": "é"}'}}
+    turn = {"role": "assistant", "content": "Wait.", "tool_calls": [call, call]}
+    dialect = detect("", name)
+    assert dialect.call_form is not None
+    (said,) = with_calls_as_text([turn], dialect.call_form)
+    parser = dialect.parser({"now": {}}, in_reasoning=False)
     assert parser is not None
     parts = [*parser.feed(said["content"]), *parser.finish()]
     assert [getattr(part, "name", "") for part in parts if hasattr(part, "name")] == ["now", "now"]
     assert parser.num_malformed == 0
-    assert result == {"role": "user", "content": "<tool_response>\nnoon\n</tool_response>"}
+
+
+def test_results_written_out_are_the_users_words() -> None:
+    result = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "noon"}]}
+    assert with_results_as_text([result]) == [{"role": "user", "content": "<tool_response>\nnoon\n</tool_response>"}]

@@ -262,3 +262,27 @@ def test_a_model_without_a_template_gets_chatml_and_says_so(tmp_path: Path, capl
         template.render([{"role": "user", "content": "Hi"}])
         == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+ONE_CALL = """\
+{%- for message in messages %}
+    {%- if message.tool_calls %}{{ message.tool_calls[0].function.name }}
+    {%- else %}{{ message.content }}{% endif %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "tools", "calls", "several", "system"),
+    [
+        (tiny_templates.CHATML, False, False, False, True),
+        (tiny_templates.LLAMA3, True, True, True, True),
+        (tiny_templates.GEMMA, False, False, False, False),
+        (ONE_CALL, False, True, False, True),
+    ],
+)
+def test_what_a_template_shows_is_found_out(source: str, tools: bool, calls: bool, several: bool, system: bool) -> None:
+    template = make(source)
+    assert template.shows_tools == tools
+    assert template.shows_calls == calls
+    assert template.shows_several_calls == several
+    assert template.takes_system == system

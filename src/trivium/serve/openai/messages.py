@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trivium.dialects.tool_prompt import with_calls_as_text, with_tool_prompt
+from trivium.dialects.dialect import CallForm
+from trivium.dialects.tool_prompt import (
+    with_calls_as_text,
+    with_results_as_text,
+    with_single_calls,
+    with_tool_prompt,
+)
 from trivium.llm.prompts import TokensPrompt
 from trivium.serve.chat.thinking import template_kwargs
 from trivium.serve.errors import invalid
@@ -37,7 +43,7 @@ async def chat_prompt(
 
     def render() -> str:
         return template.render(
-            _in_words(template, messages, tools),
+            _in_words(template, state.dialect.call_form, messages, tools),
             tools if template.shows_tools else None,
             add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
@@ -50,13 +56,22 @@ async def chat_prompt(
 
 
 def _in_words(
-    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    template: ChatTemplate,
+    form: CallForm | None,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
     """Tools and calls written out, where the template would pass over them."""
-    if any("tool_calls" in message or message["role"] in ("tool", "function") for message in messages):
-        messages = messages if template.shows_calls else with_calls_as_text(messages)
-    if tools and not template.shows_tools:
-        return with_tool_prompt(messages, tools, takes_system=template.takes_system)
+    num_calls = max((len(message.get("tool_calls", ())) for message in messages), default=0)
+    if num_calls or any(message["role"] in ("tool", "function") for message in messages):
+        if not template.shows_calls and form is not None:
+            messages = with_calls_as_text(messages, form)
+        elif num_calls > 1 and not template.shows_several_calls:
+            messages = with_single_calls(messages)
+        if not template.shows_results:
+            messages = with_results_as_text(messages)
+    if tools and form is not None and not template.shows_tools:
+        return with_tool_prompt(messages, tools, form, takes_system=template.takes_system)
     return messages
 
 
@@ -98,7 +113,8 @@ def _content(message: ChatMessage, where: str) -> str | list[dict[str, str]]:
         return [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
     if content is not None:
         return content
-    if message.role == "assistant" and (message.tool_calls or message.function_call or message.refusal):
+    said_otherwise = message.tool_calls or message.function_call or message.refusal or message.reasoning
+    if message.role == "assistant" and (said_otherwise or message.reasoning_content):
         return message.refusal or ""
     raise invalid(f"{where}.content must be given", f"{where}.content")
 
