@@ -21,8 +21,8 @@ def test_engine_options_are_taken() -> None:
 
 
 def test_options_of_vllm_without_meaning_here_are_named_in_one_warning() -> None:
-    with pytest.warns(UserWarning, match="enforce_eager, gpu_memory_utilization") as found:
-        read_options("m", {"gpu_memory_utilization": 0.9, "enforce_eager": True, "swap_space": None})
+    with pytest.warns(UserWarning, match="enforce_eager, tensor_parallel_size") as found:
+        read_options("m", {"tensor_parallel_size": 1, "enforce_eager": True, "swap_space": None})
     assert len(found) == 1
 
 

@@ -50,6 +50,15 @@ def test_the_check_of_banned_calls_finds_them() -> None:
     assert len(violations(source)) == 4
 
 
+def test_only_platforms_and_kernels_name_a_device() -> None:
+    named = [
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if path.relative_to(SOURCE).parts[0] not in ("platform", "kernels") and "cuda" in path.read_text().lower()
+    ]
+    assert named == []
+
+
 @pytest.mark.parametrize("module", ["trivium", "trivium.cli", "trivium.llm.async_llm", "trivium.serve.app"])
 def test_the_api_process_never_loads_torch(module: str) -> None:
     script = f"import sys, {module}; print('torch' in sys.modules)"

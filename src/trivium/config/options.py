@@ -14,6 +14,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     model: Annotated[str, Meta(description="a stored name, a directory with safetensors, or a .gguf file")]
     served_model_name: Annotated[str | None, Meta(description="the name clients use; default: the model's own")] = None
+    device: Annotated[str, Meta(description="auto: a GPU where there is one that can be used; cpu; …")] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="of activations and the KV cache; quantized weights stay as they are"),
@@ -25,8 +26,11 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[AtLeastOne | None, Meta(description="longest prompt + answer, tokens")] = None
     block_size: Annotated[int, Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
     kv_cache_bytes: Annotated[AtLeastOne | None, Meta(description="memory for the KV cache, bytes")] = None
+    gpu_memory_utilization: Annotated[
+        float, Meta(description="share of a GPU's memory that the engine may fill, all in all", gt=0, le=1)
+    ] = 0.9
     max_num_seqs: Annotated[int, Meta(description="sequences that run at once", ge=1, le=65536)] = 256
-    max_num_batched_tokens: Annotated[int, Meta(description="tokens computed in one step at most", ge=1)] = 2048
+    max_num_batched_tokens: Annotated[AtLeastOne | None, Meta(description="tokens computed in one step at most")] = None
     max_chunk_tokens: Annotated[
         AtLeastOne | None, Meta(description="prompt tokens of one sequence in one step at most")
     ] = None
@@ -35,8 +39,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     ] = 4096
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
     kernels: Annotated[
-        Literal["auto", "reference", "native"],
-        Meta(description="auto: the fastest that passed its probe; reference: plain torch, the oracle"),
+        Literal["auto", "reference", "native", "triton"],
+        Meta(description="auto: the fastest on the device; reference: plain torch, the oracle"),
     ] = "auto"
     num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

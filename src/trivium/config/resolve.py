@@ -10,12 +10,20 @@ from msgspec import Struct
 from trivium.config.options import EngineOptions
 from trivium.types.errors import ConfigError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
-from trivium.types.kv import KVSpec, blocks_needed, group_layers
+from trivium.types.kv import BYTES_PER_ELEMENT, KVSpec, blocks_needed, group_layers
 
 # The cache is address space until it is written, so a generous default costs nothing before it is used; a quarter of
 # what is free leaves room for the rest of the machine.
 DEFAULT_KV_SHARE = 0.25
 DEFAULT_KV_BYTES_AT_MOST = 4 << 30
+
+# Enough to fill the arithmetic units with prompts; more only makes the steps, and the waiting for them, longer.
+DEFAULT_BATCHED_TOKENS = 2048
+DEFAULT_BATCHED_TOKENS_DEDICATED = 8192  # where the memory is the engine's own, and so the device is
+
+# Of a device with its own memory, for what no formula tells: loaded kernels, work spaces, recorded steps.
+DEVICE_MARGIN_BYTES = 1 << 30
+BYTES_PER_LOGIT = 16  # as the model gives it, in float32, changed by a penalty, and sorted
 
 
 class EngineConfig(Struct, frozen=True):
@@ -23,6 +31,7 @@ class EngineConfig(Struct, frozen=True):
     device: str
     dtype: str
     max_model_len: int
+    max_batched_tokens: int
     max_chunk_tokens: int
     kv: KVSpec
     num_blocks: int
@@ -40,20 +49,17 @@ def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilitie
         head_dim=facts.head_dim,
         dtype=dtype,
     )
-    if options.max_num_batched_tokens < options.max_num_seqs:
-        raise ConfigError(
-            f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "
-            f"({options.max_num_seqs}): not every running sequence could get its token in a step"
-        )
-    chunk = min(options.max_chunk_tokens or options.max_num_batched_tokens, options.max_num_batched_tokens)
+    batched_tokens = _batched_tokens(options, capabilities)
+    chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts)
-    num_blocks = _num_blocks(options, capabilities, kv, max_model_len, chunk, adjustments)
+    num_blocks = _num_blocks(options, facts, capabilities, kv, max_model_len, batched_tokens, chunk, adjustments)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, adjustments)
     return EngineConfig(
         options=options,
         device=capabilities.device,
         dtype=dtype,
         max_model_len=max_model_len,
+        max_batched_tokens=batched_tokens,
         max_chunk_tokens=chunk,
         kv=kv,
         num_blocks=num_blocks,
@@ -80,6 +86,18 @@ def _resolve_dtype(
     return dtype
 
 
+def _batched_tokens(options: EngineOptions, capabilities: Capabilities) -> int:
+    default = DEFAULT_BATCHED_TOKENS_DEDICATED if capabilities.memory_is_dedicated else DEFAULT_BATCHED_TOKENS
+    if options.max_num_batched_tokens is None:
+        return max(default, options.max_num_seqs)
+    if options.max_num_batched_tokens < options.max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "
+            f"({options.max_num_seqs}): not every running sequence could get its token in a step"
+        )
+    return options.max_num_batched_tokens
+
+
 def _wanted_length(options: EngineOptions, facts: ModelFacts) -> int:
     if options.max_model_len is None:
         return facts.max_position
@@ -92,9 +110,11 @@ def _wanted_length(options: EngineOptions, facts: ModelFacts) -> int:
 
 def _num_blocks(
     options: EngineOptions,
+    facts: ModelFacts,
     capabilities: Capabilities,
     kv: KVSpec,
     max_model_len: int,
+    batched_tokens: int,
     chunk: int,
     adjustments: list[Adjustment],
 ) -> int:
@@ -106,15 +126,39 @@ def _num_blocks(
                 f"and one sequence needs at least {len(kv.groups)}"
             )
         return num_blocks
-    share = min(int(capabilities.available_bytes * DEFAULT_KV_SHARE), DEFAULT_KV_BYTES_AT_MOST)
+    if capabilities.memory_is_dedicated:
+        share, why = _dedicated_share(options, facts, capabilities, kv, batched_tokens)
+    else:
+        share = min(int(capabilities.available_bytes * DEFAULT_KV_SHARE), DEFAULT_KV_BYTES_AT_MOST)
+        why = (
+            f"at most {DEFAULT_KV_SHARE:.0%} of the {capabilities.available_bytes >> 20} MiB that are free and "
+            f"{DEFAULT_KV_BYTES_AT_MOST >> 30} GiB"
+        )
     useful = options.max_num_seqs * blocks_needed(kv.groups, kv.block_size, max_model_len, chunk)
     num_blocks = max(len(kv.groups), min(useful, share // kv.bytes_per_block))
-    reason = (
-        f"{num_blocks} blocks of {kv.block_size} tokens: at most {DEFAULT_KV_SHARE:.0%} of the "
-        f"{capabilities.available_bytes >> 20} MiB that are free and {DEFAULT_KV_BYTES_AT_MOST >> 30} GiB"
-    )
+    reason = f"{num_blocks} blocks of {kv.block_size} tokens: {why}"
     adjustments.append(Adjustment("kv_cache_bytes", str(num_blocks * kv.bytes_per_block), reason))
     return num_blocks
+
+
+def _dedicated_share(
+    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, kv: KVSpec, batched_tokens: int
+) -> tuple[int, str]:
+    """(bytes for the cache, why): what is free now, less the share that stays free and what a step may need."""
+    kept_free = int(capabilities.memory_bytes * (1 - options.gpu_memory_utilization))
+    activations = (
+        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[kv.dtype]
+        + options.max_num_seqs * facts.vocab_size * BYTES_PER_LOGIT
+    )
+    share = capabilities.available_bytes - kept_free - activations - DEVICE_MARGIN_BYTES
+    why = (
+        f"{capabilities.available_bytes >> 20} of the {capabilities.memory_bytes >> 20} MiB of {capabilities.name} are "
+        f"free; {kept_free >> 20} MiB stay so (gpu_memory_utilization {options.gpu_memory_utilization}), a step takes "
+        f"up to {activations >> 20} MiB, and {DEVICE_MARGIN_BYTES >> 20} MiB are kept for kernels and recorded steps"
+    )
+    if share < kv.bytes_per_block * len(kv.groups):
+        raise ConfigError(f"no memory is left for a KV cache: {why}")
+    return share, why
 
 
 def _fit_length(

@@ -16,6 +16,7 @@ from trivium.execute.runner import Runner
 from trivium.formats.source import ModelSource, open_source
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
+from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model, read_spec
 from trivium.models.spec import ModelSpec
@@ -33,19 +34,25 @@ class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
     def __init__(self, options: EngineOptions) -> None:
-        platform = select_platform()
+        platform = select_platform(options.device)
         source = open_source(Path(options.model))
         spec = read_spec(source)
-        self.config = resolve(options, model_facts(spec), platform.capabilities())
-        ops = select_ops(options.kernels, self.config.num_threads, self.config.dtype)
+        capabilities = platform.capabilities()
+        self.config = resolve(options, model_facts(spec), capabilities)
+        ops = select_ops(options.kernels, self.config.device, self.config.num_threads, self.config.dtype)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
-        self._runner, self._rows = _build_runner(self.config, source, spec, ops)
+        model = _build_model(self.config, source, spec, ops)
+        if capabilities.memory_is_dedicated:
+            # The cache takes what the weights have left.
+            platform.give_back_unused()
+            self.config = resolve(options, model_facts(spec), platform.capabilities())
+        self._runner, self._rows = _build_runner(self.config, model)
         self.card = _card(self.config, spec, ops, self._runner.graph)
         self._scheduler = Scheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
-                max_batch_tokens=options.max_num_batched_tokens,
+                max_batch_tokens=self.config.max_batched_tokens,
                 max_chunk_tokens=self.config.max_chunk_tokens,
                 max_model_len=self.config.max_model_len,
                 max_waiting=options.max_waiting,
@@ -99,15 +106,21 @@ def model_facts(spec: ModelSpec) -> ModelFacts:
         head_dim=spec.head_dim,
         max_position=spec.max_position,
         checkpoint_dtype=spec.dtype,
+        activations_per_token=spec.activations_per_token,
+        vocab_size=spec.vocab_size,
     )
 
 
-def _build_runner(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops) -> tuple[Runner, Rows]:
+def _build_model(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.options.load_format == "dummy":
-        model = random_model(spec, ops, dtype, device, seed=config.options.seed or 0)
-    else:
-        model = load_model(source, ops, dtype, device, max_position=config.max_model_len)
+        seed = config.options.seed or 0
+        return random_model(spec, ops, dtype, device, seed=seed, max_position=config.max_model_len)
+    return load_model(source, ops, dtype, device, max_position=config.max_model_len)
+
+
+def _build_runner(config: EngineConfig, model: Decoder) -> tuple[Runner, Rows]:
+    device = torch.device(config.device)
     rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
     kv = KVCache(config.kv, config.num_blocks, device)
     return Runner(model, kv, rows, config.kv.block_size, device), rows

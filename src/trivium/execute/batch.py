@@ -25,7 +25,10 @@ class Batch:
     last: np.ndarray  # int64 [R]; index of each row's last token in this step
 
 
-def build_batch(rows: Rows, work: Sequence[RowWork], block_size: int, device: torch.device) -> Batch:
+def build_batch(
+    rows: Rows, work: Sequence[RowWork], block_size: int, device: torch.device, begins: bool = True
+) -> Batch:
+    """`begins`: rows may have begun with this step, and see blocks that others fill in it."""
     row_ids = np.array([item.row for item in work], dtype=np.int64)
     starts = np.array([item.start for item in work], dtype=np.int64)
     counts = np.array([item.count for item in work], dtype=np.int64)
@@ -37,6 +40,8 @@ def build_batch(rows: Rows, work: Sequence[RowWork], block_size: int, device: to
     # The prompt's length counts from its first chunk on, so that chunks of any size see the same frequencies.
     lengths = np.maximum(rows.num_prompt_tokens[token_rows], positions + 1)
 
+    num_single = int(np.argmax(counts != 1)) if (counts != 1).any() else len(counts)
+    spans = tuple((item.count, item.start + item.count) for item in work[num_single:])
     context_lens = starts + counts
     num_blocks = -(-int(context_lens.max()) // block_size)
 
@@ -54,6 +59,9 @@ def build_batch(rows: Rows, work: Sequence[RowWork], block_size: int, device: to
                 context_lens=shared_context_lens,
                 block_table=on_device(table[row_ids, :num_blocks]),
                 slots=on_device(slots),
+                num_single=num_single,
+                is_decode=num_single == len(work) and not begins,
+                spans=spans,
             )
         )
     return Batch(

@@ -35,7 +35,7 @@ class Runner:
         self._apply_changes(step)
         if not step.work:
             return StepResult(step_id=step.id, sampled=())
-        batch = build_batch(self._rows, step.work, self._block_size, self._device)
+        batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
         hidden = self.graph.forward(batch)
         prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden))
         samples = np.array([work.samples for work in step.work])

@@ -15,3 +15,20 @@ class AttentionBatch:
     context_lens: Tensor  # int32 [R]: keys present, with this step's; the row's tokens are the last of them
     block_table: Tensor  # int32 [R, max_blocks]: the block of each block_size positions; -1: out of the window
     slots: Tensor  # int64 [T]: block * block_size + offset where each token's key and value are written
+    # What the host knows of the rows; a provider may choose by it, and must be right without.
+    num_single: int = 0  # rows at the front that have one token each
+    is_decode: bool = False  # all rows have one token, and none sees what another writes in this step
+    spans: tuple[tuple[int, int], ...] = ()  # (tokens, keys) of each row after the single ones; (): not told
+
+
+@dataclass(frozen=True)
+class HeadRules:
+    """What a layer's attention does with its heads."""
+
+    head_dim: int
+    scale: float  # of the scores
+    window: int | None  # a query sees this many keys, itself included; None sees all
+    softcap: float | None  # of the scores
+    q_norm: Tensor | None = None  # [head_dim]: an RMS norm over each head, before it turns
+    k_norm: Tensor | None = None
+    norm_eps: float = 0.0

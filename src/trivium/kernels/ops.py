@@ -10,15 +10,29 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
-from trivium.kernels.weights import LinearWeight, Weight
+from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 
 
 @dataclass(frozen=True)
 class Provider:
     name: str  # "reference", "native avx2", …
     reason: str  # why this one
+
+
+@dataclass(frozen=True)
+class ExpertLayers:
+    """Gated feed-forward layers, of which each token goes through the `top_k` that the router finds likeliest."""
+
+    router: LinearWeight  # [E, H]
+    gate: Weight  # [E, F, H]
+    up: Weight  # [E, F, H]
+    down: Weight  # [E, H, F]
+    top_k: int
+    norm_topk_prob: bool  # the shares of the chosen experts sum to 1
+    activation: Activation
+    gate_up: Tensor | None = None  # [E, 2F, H]: gate and up as one, where the provider asked for that
 
 
 class Graph(Protocol):
@@ -36,6 +50,33 @@ class NotRecordable(Exception):
 # steps(ops, tokens, rotations, attention) is code that runs eagerly on tensors; it is called once, on values that only
 # note what is done with them. Then come the numbers of rotations and of KV groups. Raises NotRecordable.
 Record = Callable[[Callable[[Any, Any, Any, Any], Any], int, int], Graph]
+
+
+class FusedOps(Protocol):
+    """Several ops in one pass, for a provider that has them so. What each computes: the method of `Ops` of its name."""
+
+    def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]: ...
+
+    def linear_add(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, residual: Tensor) -> Tensor: ...
+
+    def norm_gated(
+        self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers, activation: Activation
+    ) -> Tensor: ...
+
+    def attend(
+        self,
+        projected: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+    ) -> Tensor: ...
+
+    def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, experts: ExpertLayers) -> Tensor: ...
+
+    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +97,68 @@ class Ops:
     takes_stored_floats: bool  # float matrices in the type they are stored in; else in that of the activations
     providers: dict[str, Provider]  # by the op's name
     fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason
+    fused: FusedOps | None = None
+    joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
+
+    def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
+        """x [T, in], normed, through each layer -> [T, out] of each."""
+        if self.fused is not None:
+            return self.fused.norm_linears(x, norm, eps, layers)
+        normed = self.rms_norm(x, norm, eps)
+        return tuple(self.linear(normed, *layer) for layer in zip(layers.weights, layers.biases, strict=True))
+
+    def linear_add(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """residual + linear(x), which may take the place of `residual`."""
+        if self.fused is not None:
+            return self.fused.linear_add(x, weight, bias, residual)
+        return residual + self.linear(x, weight, bias)
+
+    def norm_gated(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers, activation: Activation) -> Tensor:
+        """x [T, H], normed, through gate and up -> activation(gate) * up [T, F]."""
+        if self.fused is not None:
+            return self.fused.norm_gated(x, norm, eps, layers, activation)
+        gate, up = self.norm_linears(x, norm, eps, layers)
+        return self.gated(gate, up, activation)
+
+    def attend(
+        self,
+        projected: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+    ) -> Tensor:
+        """Queries, keys and values, each [T, heads * D], which may be written over -> [T, Hq * D].
+
+        Heads are normed and turned; the new keys and values join the cache, then each token sees them and its past.
+        """
+        if self.fused is not None:
+            return self.fused.attend(projected, cos, sin, keys, values, batch, rules)
+        q, k, v = (part.view(len(part), -1, rules.head_dim) for part in projected)
+        if rules.q_norm is not None and rules.k_norm is not None:
+            q, k = self.rms_norm(q, rules.q_norm, rules.norm_eps), self.rms_norm(k, rules.k_norm, rules.norm_eps)
+        q, k = self.rotary(q, k, cos, sin)
+        self.write_kv(k, v, keys, values, batch.slots)
+        return self.paged_attention(q, keys, values, batch, rules.scale, rules.window, rules.softcap).flatten(1)
+
+    def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, experts: ExpertLayers) -> Tensor:
+        """hidden + what its likeliest experts make of each token, normed; may take the place of `hidden`."""
+        if self.fused is not None:
+            return self.fused.norm_experts_add(hidden, norm, eps, experts)
+        x = self.rms_norm(hidden, norm, eps)
+        probabilities = torch.softmax(self.linear(x, experts.router, None), dim=-1, dtype=torch.float32)
+        shares, ids = torch.topk(probabilities, experts.top_k, dim=-1)
+        if experts.norm_topk_prob:
+            shares = shares / shares.sum(dim=-1, keepdim=True)
+        return hidden + self.experts(x, ids, shares, experts.gate, experts.up, experts.down, experts.activation)
+
+    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
+        """x [M, H] through the output projection [V, H] -> float32 [M, V]."""
+        if self.fused is not None:
+            return self.fused.logits(x, weight)
+        return self.linear(x, weight, None).float()
 
 
 OP_NAMES = ("linear", "embed", "rms_norm", "rotary", "gated", "write_kv", "paged_attention", "experts")

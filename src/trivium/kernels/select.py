@@ -12,13 +12,17 @@ from trivium.kernels.native_program import record
 from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
 from trivium.types.errors import ConfigError
 
-Kernels = Literal["auto", "reference", "native"]
+Kernels = Literal["auto", "reference", "native", "triton"]
 
 
-def select_ops(kernels: Kernels, num_threads: int | None = None, dtype: str = "float32") -> Ops:
+def select_ops(kernels: Kernels, device: str = "cpu", num_threads: int | None = None, dtype: str = "float32") -> Ops:
     """`num_threads` is of the native kernels; None: what the process may use. `dtype` is of the activations."""
     if kernels == "reference":
         return reference_ops("asked for")
+    if (kernels == "native" and device != "cpu") or (kernels == "triton" and device == "cpu"):
+        raise ConfigError(f"{kernels} kernels do not run on {device}")
+    if device != "cpu":
+        return _gpu_ops(kernels)
     try:
         if dtype != "float32":
             raise ConfigError(f"the native kernels take float32 activations, and these are {dtype}")
@@ -27,6 +31,16 @@ def select_ops(kernels: Kernels, num_threads: int | None = None, dtype: str = "f
         if kernels == "native":
             raise
         return reference_ops(str(error))
+
+
+def _gpu_ops(kernels: Kernels) -> Ops:
+    try:
+        from trivium.kernels.cuda import cuda_ops  # where there is no GPU there is often no triton either
+    except ImportError as error:
+        if kernels == "triton":
+            raise ConfigError(f"the triton kernels cannot be loaded: {error}") from error
+        return reference_ops(f"triton cannot be loaded: {error}")
+    return cuda_ops("asked for" if kernels == "triton" else "the fastest here")
 
 
 def native_ops(instruction_set: str | None = None, num_threads: int | None = None, reason: str = "asked for") -> Ops:

@@ -46,3 +46,13 @@ class PackedTensor:
 
 Weight = Tensor | QuantizedTensor  # as it was stored
 LinearWeight = Weight | PackedTensor  # as `linear` takes it
+
+
+@dataclass(frozen=True)
+class LinearLayers:
+    """Linear layers of one input, side by side."""
+
+    weights: tuple[LinearWeight, ...]  # each [out, in]
+    biases: tuple[Tensor | None, ...]  # each [out]
+    joined: Tensor | None = None  # [sum of out, in]: all weights as one, where the provider asked for that
+    joined_bias: Tensor | None = None

@@ -29,7 +29,6 @@ WITHOUT_MEANING = frozenset(
         "enable_chunked_prefill",
         "enforce_eager",
         "generation_config",
-        "gpu_memory_utilization",
         "hf_token",
         "max_logprobs",
         "max_num_partial_prefills",

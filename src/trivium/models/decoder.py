@@ -84,7 +84,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [M, H], as `forward` gave it -> float32 [M, V]."""
-        logits = self.ops.linear(hidden, self.lm_head, None).float()
+        logits = self.ops.logits(hidden, self.lm_head)
         if self.spec.final_softcap is not None:
             logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
         return logits

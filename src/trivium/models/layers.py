@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from trivium.kernels.attention import AttentionBatch
-from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight, PackedTensor, Weight
+from trivium.kernels.attention import AttentionBatch, HeadRules
+from trivium.kernels.ops import ExpertLayers, Ops
+from trivium.kernels.weights import LinearLayers, LinearWeight, PackedTensor, Weight
 from trivium.models.kv_cache import LayerKV
 from trivium.models.rope import Rotation
 from trivium.models.spec import Activation, ModelSpec
@@ -36,12 +35,23 @@ class Weights:
         return weight
 
     def vector(self, name: str) -> Tensor:
+        """Of a weight that is never quantized."""
         vector = self.by_name[self.prefix + name]
         assert isinstance(vector, Tensor)
         return vector
 
     def has(self, name: str) -> bool:
         return self.prefix + name in self.by_name
+
+    def layers(self, names: tuple[str, ...], joined: str) -> LinearLayers:
+        """Linear layers of one input, and the matrix `joined` that they are parts of where there is one."""
+        parts = [Linear.of(self.under(name)) for name in names]
+        return LinearLayers(
+            weights=tuple(part.weight for part in parts),
+            biases=tuple(part.bias for part in parts),
+            joined=self.vector(f"{joined}.weight") if self.has(f"{joined}.weight") else None,
+            joined_bias=self.vector(f"{joined}.bias") if self.has(f"{joined}.bias") else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,127 +78,110 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class Attention:
-    q: Linear
-    k: Linear
-    v: Linear
+    norm: RMSNorm
+    qkv: LinearLayers
+    rules: HeadRules
     o: Linear
-    q_norm: RMSNorm | None
-    k_norm: RMSNorm | None
-    head_dim: int
-    scale: float
-    softcap: float | None
-    window: int | None
 
     @classmethod
-    def of(cls, spec: ModelSpec, layer: int, weights: Weights) -> Attention:
-        def head_norm(name: str) -> RMSNorm | None:
-            return RMSNorm(weights.vector(name), spec.norm.eps) if spec.attention.qk_norm else None
-
+    def of(cls, spec: ModelSpec, layer: int, norm: RMSNorm, weights: Weights) -> Attention:
+        qk_norm = spec.attention.qk_norm
         return cls(
-            q=Linear.of(weights.under("q")),
-            k=Linear.of(weights.under("k")),
-            v=Linear.of(weights.under("v")),
+            norm=norm,
+            qkv=weights.layers(("q", "k", "v"), "qkv"),
+            rules=HeadRules(
+                head_dim=spec.head_dim,
+                scale=spec.attention.scale,
+                window=spec.windows[layer],
+                softcap=spec.attention.softcap,
+                q_norm=weights.vector("q_norm.weight") if qk_norm else None,
+                k_norm=weights.vector("k_norm.weight") if qk_norm else None,
+                norm_eps=spec.norm.eps,
+            ),
             o=Linear.of(weights.under("o")),
-            q_norm=head_norm("q_norm.weight"),
-            k_norm=head_norm("k_norm.weight"),
-            head_dim=spec.head_dim,
-            scale=spec.attention.scale,
-            softcap=spec.attention.softcap,
-            window=spec.windows[layer],
         )
 
-    def forward(self, x: Tensor, rotation: Rotation, batch: AttentionBatch, kv: LayerKV, ops: Ops) -> Tensor:
-        """x [T, H] -> [T, H]; the keys and values of x join the cache first, then each token sees them and its past."""
-        q = self.q.forward(x, ops).view(len(x), -1, self.head_dim)
-        k = self.k.forward(x, ops).view(len(x), -1, self.head_dim)
-        v = self.v.forward(x, ops).view(len(x), -1, self.head_dim)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm.forward(q, ops), self.k_norm.forward(k, ops)
-        q, k = ops.rotary(q, k, rotation.cos, rotation.sin)
-        ops.write_kv(k, v, kv.keys, kv.values, batch.slots)
-        mixed = ops.paged_attention(q, kv.keys, kv.values, batch, self.scale, self.window, self.softcap)
-        return self.o.forward(mixed.flatten(1), ops)
+    def forward(self, hidden: Tensor, rotation: Rotation, batch: AttentionBatch, kv: LayerKV, ops: Ops) -> Tensor:
+        """hidden [T, H] -> what each token's heads saw [T, Hq * D], the input of `o`."""
+        projected = ops.norm_linears(hidden, self.norm.weight, self.norm.eps, self.qkv)
+        return ops.attend(projected, rotation.cos, rotation.sin, kv.keys, kv.values, batch, self.rules)
 
 
 @dataclass(frozen=True)
 class DenseMLP:
-    gate: Linear
-    up: Linear
+    norm: RMSNorm
+    gate_up: LinearLayers
     down: Linear
+    post_norm: RMSNorm | None
     activation: Activation
 
     @classmethod
-    def of(cls, spec: ModelSpec, weights: Weights) -> DenseMLP:
-        gate, up, down = (Linear.of(weights.under(name)) for name in ("mlp.gate", "mlp.up", "mlp.down"))
-        return cls(gate, up, down, spec.activation)
+    def of(cls, spec: ModelSpec, norm: RMSNorm, post_norm: RMSNorm | None, weights: Weights) -> DenseMLP:
+        layers = weights.layers(("gate", "up"), "gate_up")
+        return cls(norm, layers, Linear.of(weights.under("down")), post_norm, spec.activation)
 
-    def forward(self, x: Tensor, ops: Ops) -> Tensor:
-        middle = ops.gated(self.gate.forward(x, ops), self.up.forward(x, ops), self.activation)
-        return self.down.forward(middle, ops)
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:
+        middle = ops.norm_gated(hidden, self.norm.weight, self.norm.eps, self.gate_up, self.activation)
+        return add_result(hidden, middle, self.down, self.post_norm, ops)
 
 
 @dataclass(frozen=True)
 class SparseMLP:
-    """Each token is sent to the `top_k` experts that its router finds likeliest."""
-
-    router: LinearWeight  # [E, H]
-    gate: Weight  # [E, F, H]
-    up: Weight  # [E, F, H]
-    down: Weight  # [E, H, F]
-    top_k: int
-    norm_topk_prob: bool
-    activation: Activation
+    norm: RMSNorm
+    experts: ExpertLayers
 
     @classmethod
-    def of(cls, spec: ModelSpec, weights: Weights) -> SparseMLP:
+    def of(cls, spec: ModelSpec, norm: RMSNorm, weights: Weights) -> SparseMLP:
         assert spec.moe is not None
-        return cls(
+        experts = ExpertLayers(
             router=weights.matrix("router.weight"),
             gate=weights.stored("experts.gate.weight"),
             up=weights.stored("experts.up.weight"),
             down=weights.stored("experts.down.weight"),
+            gate_up=weights.vector("experts.gate_up.weight") if weights.has("experts.gate_up.weight") else None,
             top_k=spec.moe.top_k,
             norm_topk_prob=spec.moe.norm_topk_prob,
             activation=spec.activation,
         )
+        return cls(norm, experts)
 
-    def forward(self, x: Tensor, ops: Ops) -> Tensor:
-        probabilities = torch.softmax(ops.linear(x, self.router, None), dim=-1, dtype=torch.float32)
-        shares, experts = torch.topk(probabilities, self.top_k, dim=-1)
-        if self.norm_topk_prob:
-            shares = shares / shares.sum(dim=-1, keepdim=True)
-        return ops.experts(x, experts, shares, self.gate, self.up, self.down, self.activation)
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:
+        return ops.norm_experts_add(hidden, self.norm.weight, self.norm.eps, self.experts)
+
+
+def add_result(hidden: Tensor, x: Tensor, out: Linear, post_norm: RMSNorm | None, ops: Ops) -> Tensor:
+    """hidden + out(x), normed first in the families that do so."""
+    if post_norm is None:
+        return ops.linear_add(x, out.weight, out.bias, hidden)
+    return hidden + post_norm.forward(out.forward(x, ops), ops)
 
 
 @dataclass(frozen=True)
 class Layer:
-    attention_norm: RMSNorm
     attention: Attention
     attention_post_norm: RMSNorm | None
-    mlp_norm: RMSNorm
     mlp: DenseMLP | SparseMLP
-    mlp_post_norm: RMSNorm | None
 
     @classmethod
     def of(cls, spec: ModelSpec, index: int, weights: Weights) -> Layer:
         def norm(name: str) -> RMSNorm:
             return RMSNorm(weights.vector(name), spec.norm.eps)
 
+        def post_norm(name: str) -> RMSNorm | None:
+            return norm(name) if spec.norm.sandwich else None
+
+        mlp: DenseMLP | SparseMLP
+        if spec.is_sparse(index):
+            mlp = SparseMLP.of(spec, norm("mlp_norm.weight"), weights)
+        else:
+            mlp = DenseMLP.of(spec, norm("mlp_norm.weight"), post_norm("mlp_post_norm.weight"), weights.under("mlp"))
         return cls(
-            attention_norm=norm("attention_norm.weight"),
-            attention=Attention.of(spec, index, weights.under("attention")),
-            attention_post_norm=norm("attention_post_norm.weight") if spec.norm.sandwich else None,
-            mlp_norm=norm("mlp_norm.weight"),
-            mlp=SparseMLP.of(spec, weights) if spec.is_sparse(index) else DenseMLP.of(spec, weights),
-            mlp_post_norm=norm("mlp_post_norm.weight") if spec.norm.sandwich else None,
+            attention=Attention.of(spec, index, norm("attention_norm.weight"), weights.under("attention")),
+            attention_post_norm=post_norm("attention_post_norm.weight"),
+            mlp=mlp,
         )
 
     def forward(self, hidden: Tensor, rotation: Rotation, batch: AttentionBatch, kv: LayerKV, ops: Ops) -> Tensor:
-        attended = self.attention.forward(self.attention_norm.forward(hidden, ops), rotation, batch, kv, ops)
-        if self.attention_post_norm is not None:
-            attended = self.attention_post_norm.forward(attended, ops)
-        hidden = hidden + attended
-        fed = self.mlp.forward(self.mlp_norm.forward(hidden, ops), ops)
-        if self.mlp_post_norm is not None:
-            fed = self.mlp_post_norm.forward(fed, ops)
-        return hidden + fed
+        mixed = self.attention.forward(hidden, rotation, batch, kv, ops)
+        hidden = add_result(hidden, mixed, self.attention.o, self.attention_post_norm, ops)
+        return self.mlp.forward(hidden, ops)

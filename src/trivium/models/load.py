@@ -27,6 +27,17 @@ __all__ = ["load_model", "random_model", "read_spec"]
 
 EMBEDDING = "embedding.weight"
 
+# Layers of one input, and the matrix that holds them as one.
+JOINED = tuple(
+    (tuple(f"{part}.{kind}" for part in parts), f"{joined}.{kind}")
+    for kind in ("weight", "bias")
+    for parts, joined in (
+        (("attention.q", "attention.k", "attention.v"), "attention.qkv"),
+        (("mlp.gate", "mlp.up"), "mlp.gate_up"),
+        (("experts.gate", "experts.up"), "experts.gate_up"),
+    )
+)
+
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -61,7 +72,23 @@ def _prepared(weights: dict[str, Weight], spec: ModelSpec, ops: Ops) -> dict[str
     projection too, that is a weight of its own."""
     if spec.tied_embeddings:
         weights["lm_head.weight"] = weights[EMBEDDING]
+    if ops.joins_layers:
+        for layer in range(spec.num_layers):
+            for parts, joined in JOINED:
+                _join(weights, [f"layers.{layer}.{part}" for part in parts], f"layers.{layer}.{joined}")
     return {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in weights.items()}
+
+
+def _join(weights: dict[str, Weight], parts: list[str], joined: str) -> None:
+    """The parts become rows of one matrix; quantized ones stay as they are."""
+    tensors = [weight for name in parts if isinstance(weight := weights.get(name), Tensor)]
+    if len(tensors) < len(parts):
+        return
+    dim = max(0, tensors[0].dim() - 2)  # rows of a matrix, of each matrix of a stack, elements of a bias
+    weights[joined] = torch.cat(tensors, dim=dim)
+    sizes = [tensor.shape[dim] for tensor in tensors]
+    del tensors
+    weights.update(zip(parts, weights[joined].split(sizes, dim=dim), strict=True))  # type: ignore[union-attr]
 
 
 def random_model(

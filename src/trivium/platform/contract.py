@@ -24,3 +24,6 @@ class Platform(Protocol):
 
     def open(self, num_threads: int) -> None:
         """Take the device for this process."""
+
+    def give_back_unused(self) -> None:
+        """Memory that this process keeps for reuse goes back to the device, so that what is free can be read."""

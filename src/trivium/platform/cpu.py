@@ -41,6 +41,9 @@ class CpuPlatform:
 
         torch.set_num_threads(num_threads)
 
+    def give_back_unused(self) -> None:
+        pass  # the allocator does so itself
+
 
 def usable_memory() -> tuple[int, int, str]:
     """(may use, of these free now, where the number came from), bytes."""

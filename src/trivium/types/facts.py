@@ -11,6 +11,8 @@ class ModelFacts(Struct, frozen=True):
     head_dim: int
     max_position: int  # tokens the model was made for
     checkpoint_dtype: str  # of the weights that are not quantized
+    activations_per_token: int = 0  # elements that a step holds at once at most
+    vocab_size: int = 0
 
 
 class Capabilities(Struct, frozen=True):
@@ -24,6 +26,7 @@ class Capabilities(Struct, frozen=True):
     available_bytes: int  # of these, not taken by anyone now
     num_threads: int
     features: tuple[str, ...]
+    memory_is_dedicated: bool = False  # to the engine, which may fill it; else it is shared with all of the machine
     sources: tuple[tuple[str, str], ...] = ()
 
 

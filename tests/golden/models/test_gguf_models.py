@@ -108,7 +108,7 @@ def test_each_type_of_tensor_runs_as_it_is_stored(type: str, tmp_path: Path) -> 
     decoder = loaded(path)
     if QUANT_TYPES[type].block_elements > 1:
         attention = decoder.layers[0].attention
-        for weight in (decoder.embedding, decoder.lm_head, attention.q.weight, attention.o.weight):
+        for weight in (decoder.embedding, decoder.lm_head, attention.qkv.weights[0], attention.o.weight):
             assert isinstance(weight, QuantizedTensor)
             assert weight.type == type
     (prompt,) = prompts((23,))
@@ -120,8 +120,8 @@ def test_merged_experts_stay_quantized(tmp_path: Path) -> None:
     decoder = loaded(write_gguf(model, "llama", tmp_path / "model.gguf", lambda name: "Q4_1"))
     mlp = decoder.layers[0].mlp
     assert isinstance(mlp, SparseMLP)
-    assert isinstance(mlp.gate, QuantizedTensor)
-    assert mlp.gate.shape == (3, 96, 64)
+    assert isinstance(mlp.experts.gate, QuantizedTensor)
+    assert mlp.experts.gate.shape == (3, 96, 64)
 
 
 def test_end_of_text_and_end_of_turn_both_end_a_sequence(tmp_path: Path) -> None:

@@ -23,6 +23,19 @@ CPU = Capabilities(
 FACTS = ModelFacts(windows=(None,) * 4, num_kv_heads=2, head_dim=64, max_position=4096, checkpoint_dtype="float32")
 
 
+GPU = Capabilities(
+    platform="cuda",
+    device="cuda:0",
+    name="a GPU",
+    dtypes=("bfloat16", "float32"),
+    memory_bytes=80 * GIB,
+    available_bytes=60 * GIB,
+    num_threads=4,
+    features=(),
+    memory_is_dedicated=True,
+)
+
+
 def options(**values) -> EngineOptions:
     return EngineOptions(model="m", **values)
 
@@ -85,3 +98,26 @@ def test_sliding_layers_let_a_longer_context_into_the_same_memory() -> None:
     mixed = replace(FACTS, windows=(64, 64, None, None))
     sliding = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), mixed, CPU)
     assert sliding.max_model_len > full.max_model_len
+
+
+def test_a_devices_own_memory_is_filled_up_to_the_share_less_what_a_step_needs() -> None:
+    facts = replace(FACTS, max_position=1 << 22, activations_per_token=1 << 16, vocab_size=1 << 17)
+    config = resolve(options(), facts, GPU)
+    step = 8192 * (1 << 16) * 2 + 256 * (1 << 17) * 16
+    room = 60 * GIB - int(80 * GIB * (1 - 0.9)) - step - GIB
+    assert config.dtype == "bfloat16"
+    assert config.num_blocks == room // config.kv.bytes_per_block
+    (said,) = [adjustment for adjustment in config.adjustments if adjustment.option == "kv_cache_bytes"]
+    assert "61440 of the 81920 MiB of a GPU are free" in said.reason
+    assert "gpu_memory_utilization 0.9" in said.reason
+
+
+def test_weights_that_leave_no_room_for_a_cache_are_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"no memory is left for a KV cache: 9216 of the 81920 MiB of a GPU are free"):
+        resolve(options(), FACTS, replace(GPU, available_bytes=9 * GIB))
+
+
+def test_a_device_of_its_own_computes_more_tokens_at_once() -> None:
+    assert resolve(options(), FACTS, CPU).max_batched_tokens == 2048
+    assert resolve(options(), FACTS, GPU).max_batched_tokens == 8192
+    assert resolve(options(max_num_batched_tokens=300), FACTS, GPU).max_batched_tokens == 300

@@ -1,0 +1,271 @@
+"""The ops on an NVIDIA GPU: Triton kernels, and torch's libraries where they are faster.
+
+Quantized weights go to the reference, and each such call is counted with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from trivium.kernels import embed, experts, linear, rotary, write_kv
+from trivium.kernels.attention import AttentionBatch, HeadRules
+from trivium.kernels.gated import Activation
+from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
+from trivium.kernels.triton import choose
+from trivium.kernels.triton.decode_attention import decode_attention
+from trivium.kernels.triton.experts import grouped_experts, stream_experts
+from trivium.kernels.triton.gated import gated
+from trivium.kernels.triton.heads import turn_and_store
+from trivium.kernels.triton.prefill_attention import prefill_attention
+from trivium.kernels.triton.rms_norm import rms_norm
+from trivium.kernels.triton.route import route, route_to_tiles
+from trivium.kernels.triton.skinny_linear import skinny_linear
+from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
+
+# From this many tokens on, a row without earlier keys is attended to by the library.
+LIBRARY_ATTENTION_TOKENS = 2048
+
+
+def cuda_ops(reason: str) -> Ops:
+    return gpu_ops(reason, torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def gpu_ops(reason: str, num_processors: int) -> Ops:
+    kernels = CudaKernels(num_processors)
+    triton, library, reference = (Provider(name, reason) for name in ("triton", "torch on the GPU", "reference"))
+    providers = dict.fromkeys(OP_NAMES, triton) | {"embed": library, "rotary": reference, "write_kv": reference}
+    return Ops(
+        prepare=lambda weight: weight,
+        linear=kernels.linear,
+        embed=kernels.embed,
+        rms_norm=rms_norm,
+        rotary=rotary.reference,
+        gated=gated,
+        write_kv=write_kv.reference,
+        paged_attention=kernels.paged_attention,
+        experts=kernels.experts,
+        record=None,
+        has_own_threads=False,
+        providers=providers,
+        fallbacks=kernels.fallbacks,
+        fused=kernels,
+        joins_layers=True,
+    )
+
+
+class CudaKernels:
+    def __init__(self, num_processors: int) -> None:
+        self.fallbacks: Counter[str] = Counter()
+        self._num_processors = num_processors
+
+    # --- single ops
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
+        if not isinstance(weight, Tensor):
+            self.fallbacks["linear: quantized weight"] += 1
+            return linear.reference(x, weight, bias)
+        tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+        return F.linear(x, weight, bias) if tiles is None else skinny_linear(x, weight, tiles, bias=bias)
+
+    def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+        if not isinstance(weight, Tensor):
+            self.fallbacks["embed: quantized weight"] += 1
+            return embed.reference(ids, weight, dtype)
+        return F.embedding(ids, weight).to(dtype)
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        rules = HeadRules(q.shape[-1], scale, window, softcap)
+        return self._prefill(q.flatten(1), keys, values, batch, rules, out=None).view(q.shape)
+
+    def experts(
+        self, x: Tensor, ids: Tensor, shares: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
+    ) -> Tensor:
+        self.fallbacks["experts: weights that are not joined"] += 1
+        return experts.reference(x, ids, shares, gate, up, down, activation)
+
+    # --- several in one
+
+    def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
+        if layers.joined is None:
+            normed = rms_norm(x, norm, eps)
+            return tuple(self.linear(normed, *layer) for layer in zip(layers.weights, layers.biases, strict=True))
+        tiles = choose.skinny_tiles(len(x), layers.joined.shape[0], layers.joined.shape[1], is_gated=False)
+        if tiles is not None:
+            y = skinny_linear(x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps)
+        else:
+            y = F.linear(rms_norm(x, norm, eps), layers.joined, layers.joined_bias)
+        return torch.split(y, [weight.shape[0] for weight in layers.weights], dim=1)
+
+    def linear_add(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        if not isinstance(weight, Tensor):
+            return residual + self.linear(x, weight, bias)
+        tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+        if tiles is not None:
+            return skinny_linear(x, weight, tiles, bias=bias, residual=residual)
+        residual.addmm_(x, weight.T)
+        return residual if bias is None else residual.add_(bias)
+
+    def norm_gated(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers, activation: Activation) -> Tensor:
+        if layers.joined is not None:
+            tiles = choose.skinny_tiles(len(x), layers.joined.shape[0] // 2, layers.joined.shape[1], is_gated=True)
+            if tiles is not None:
+                return skinny_linear(
+                    x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps, activation=activation
+                )
+        gate, up = self.norm_linears(x, norm, eps, layers)
+        return gated(gate, up, activation)
+
+    def attend(
+        self,
+        projected: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+    ) -> Tensor:
+        q, k, v = projected
+        if batch.is_decode:
+            return self._decode(q, k, v, cos, sin, keys, values, batch, rules)
+        turn_and_store(q, k, v, cos, sin, batch.slots, keys, values, rules)
+        if (single := batch.num_single) == 0:
+            return self._attend_rows(q, k, v, keys, values, batch, rules, out=None)
+        out = torch.empty((len(q), q.shape[1]), dtype=q.dtype, device=q.device)
+        front = _rows(batch, slice(0, single), slots=batch.slots[:single])
+        self._decode(q[:single], k[:single], v[:single], None, None, keys, values, front, rules, out=out[:single])
+        if single < len(batch.context_lens):
+            back = _rows(batch, slice(single, None), slots=batch.slots)
+            self._attend_rows(q, k, v, keys, values, back, rules, out=out)
+        return out
+
+    def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
+        if layers.gate_up is None or not isinstance(layers.down, Tensor) or not isinstance(layers.router, Tensor):
+            return self._reference_experts(hidden, norm, eps, layers)
+        num_tokens, num_experts = len(hidden), layers.router.shape[0]
+        tiles = choose.skinny_tiles(num_tokens, num_experts, hidden.shape[1], is_gated=False)
+        if num_tokens <= choose.STREAMED_EXPERT_TOKENS and tiles is not None:
+            logits = skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
+            routed = route(logits, layers.top_k, layers.norm_topk_prob)
+            return stream_experts(
+                hidden, norm, eps, routed, layers.gate_up, layers.down, layers.activation, *choose.stream_tiles()
+            )
+        x = rms_norm(hidden, norm, eps)
+        up_tiles, down_tiles = choose.grouped_tiles(num_tokens * layers.top_k, num_experts, x.element_size())
+        routed, expert_tiles = route_to_tiles(
+            self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob, up_tiles.rows
+        )
+        return grouped_experts(
+            x, routed, expert_tiles, layers.gate_up, layers.down, layers.activation, hidden, up_tiles, down_tiles
+        )
+
+    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
+        if isinstance(weight, Tensor):
+            tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+            if tiles is not None and len(x):
+                return skinny_linear(x, weight, tiles, dtype=torch.float32)
+        return self.linear(x, weight, None).float()
+
+    # --- parts of them
+
+    def _decode(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        most_keys = batch.block_table.shape[1] * keys.shape[1]
+        tiles = choose.decode_tiles(len(q), keys.shape[2], rules.head_dim, most_keys, self._num_processors)
+        return decode_attention(q, k, v, cos, sin, keys, values, batch, rules, tiles, out=out)
+
+    def _prefill(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+        out: Tensor | None,
+    ) -> Tensor:
+        tiles = choose.prefill_tiles(rules.head_dim, q.element_size())
+        return prefill_attention(q, keys, values, batch, rules, tiles, out)
+
+    def _attend_rows(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: AttentionBatch,
+        rules: HeadRules,
+        out: Tensor | None,
+    ) -> Tensor:
+        """Of the rows of `batch` alone; q, k and v are of the whole step, turned."""
+        if len(batch.spans) == 1 and _library_attends(*batch.spans[0], q, rules):
+            tokens, _ = batch.spans[0]
+            result = _library_attention(q[-tokens:], k[-tokens:], v[-tokens:], rules)
+            if out is None:
+                return result
+            out[-tokens:] = result
+            return out
+        return self._prefill(q, keys, values, batch, rules, out)
+
+    def _reference_experts(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
+        x = rms_norm(hidden, norm, eps)
+        routed = route(self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob)
+        ids = routed.experts.long()
+        return hidden + self.experts(x, ids, routed.shares, layers.gate, layers.up, layers.down, layers.activation)
+
+
+def _rows(batch: AttentionBatch, rows: slice, slots: Tensor) -> AttentionBatch:
+    starts = batch.query_starts[rows.start :] if rows.stop is None else batch.query_starts[: rows.stop + 1]
+    return replace(
+        batch,
+        query_starts=starts,
+        context_lens=batch.context_lens[rows],
+        block_table=batch.block_table[rows],
+        slots=slots,
+        num_single=0,
+    )
+
+
+def _library_attends(tokens: int, keys: int, q: Tensor, rules: HeadRules) -> bool:
+    return (
+        tokens == keys
+        and tokens >= LIBRARY_ATTENTION_TOKENS
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and rules.head_dim in (64, 128)
+        and rules.window is None
+        and rules.softcap is None
+    )
+
+
+def _library_attention(q: Tensor, k: Tensor, v: Tensor, rules: HeadRules) -> Tensor:
+    """One row's tokens, which have no earlier keys: q [T, Hq * D], k and v [T, Hkv * D] -> [T, Hq * D]."""
+    q, k, v = (x.view(len(x), -1, rules.head_dim).transpose(0, 1)[None] for x in (q, k, v))
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=rules.scale, enable_gqa=True)
+    return mixed[0].transpose(0, 1).flatten(1)

@@ -1,0 +1,58 @@
+"""How the kernels cut their work, by the shape of it. Numbers were measured on an H200 (`make bench-gpu`)."""
+
+from __future__ import annotations
+
+from trivium.kernels.triton.decode_attention import DecodeTiles
+from trivium.kernels.triton.experts import GroupedTiles, StreamTiles
+from trivium.kernels.triton.prefill_attention import PrefillTiles
+from trivium.kernels.triton.skinny_linear import SkinnyTiles
+
+MAX_SPLITS = 32
+STREAMED_EXPERT_TOKENS = 8  # up to this many tokens each pair streams its expert's weights by itself
+
+
+def skinny_tiles(num_rows: int, num_out: int, num_in: int, is_gated: bool) -> SkinnyTiles | None:
+    """None: so many rows that the library's product is the better one."""
+    if num_rows == 1:
+        outputs = 4 if num_out * (2 if is_gated else 1) < 8192 else 8
+        return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
+    if num_rows <= 16:
+        return SkinnyTiles(outputs=16, inputs=256, warps=4, stages=4 if is_gated else 5)
+    return None
+
+
+def decode_tiles(num_rows: int, num_kv_heads: int, head_dim: int, most_keys: int, num_processors: int) -> DecodeTiles:
+    """`most_keys`: no row has more."""
+    keys = 64 if head_dim <= 128 else 32
+    wanted = 4 * num_processors // max(1, num_rows * num_kv_heads)
+    wanted = max(1, min(MAX_SPLITS, wanted, most_keys // keys))
+    splits = 1 << (wanted.bit_length() - 1)  # few different numbers, as each is compiled
+    return DecodeTiles(keys=keys, splits=splits, warps=4, stages=3)
+
+
+def prefill_tiles(head_dim: int, element_bytes: int) -> PrefillTiles:
+    if element_bytes > 2:
+        return PrefillTiles(queries=32, keys=32, warps=4, stages=1)
+    if head_dim > 128:
+        return PrefillTiles(queries=64, keys=32, warps=4, stages=2)
+    return PrefillTiles(queries=128, keys=64, warps=8, stages=3)
+
+
+def stream_tiles() -> tuple[StreamTiles, StreamTiles]:
+    """Of gate and up, and of down."""
+    return StreamTiles(outputs=4, inputs=1024, warps=4, stages=2), StreamTiles(outputs=8, inputs=256, warps=4, stages=3)
+
+
+def grouped_tiles(num_pairs: int, num_experts: int, element_bytes: int) -> tuple[GroupedTiles, GroupedTiles]:
+    """Of gate and up, and of down."""
+    if element_bytes > 2:
+        small = GroupedTiles(rows=16, outputs=32, inputs=32, warps=4, stages=2)
+        return small, small
+    per_expert = num_pairs / num_experts
+    if per_expert <= 16:
+        return GroupedTiles(16, 64, 128, 4, 4), GroupedTiles(16, 64, 128, 4, 4)
+    if per_expert <= 48:
+        return GroupedTiles(32, 64, 128, 4, 3), GroupedTiles(32, 128, 64, 4, 4)
+    if per_expert <= 96:
+        return GroupedTiles(64, 64, 64, 4, 3), GroupedTiles(64, 128, 64, 4, 4)
+    return GroupedTiles(128, 128, 64, 8, 3), GroupedTiles(128, 128, 64, 8, 3)
