@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow bench clean
+.PHONY: serve chat test lint test-slow test-gpu bench bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -30,6 +30,16 @@ test-slow:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python -m pytest -m slow
+
+# On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there.
+test-gpu:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/python -m pytest -m gpu tests/gpu
+	@$(BIN)/python -m pytest tests/golden/test_engine_tokens.py tests/golden/test_invariance.py
+
+bench-gpu:
+	@$(PYTHON) tools/setup.py
+	@$(BIN)/python bench/bench_gpu.py --check
 
 bench:
 	@$(PYTHON) tools/setup.py

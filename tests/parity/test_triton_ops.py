@@ -16,7 +16,7 @@ from trivium.kernels.cuda import gpu_ops
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton.argmax import NOT_FINITE, argmax
 
-pytestmark = pytest.mark.skipif(not INTERPRETS, reason="triton is compiled in this process")
+pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()
 
 REFERENCE = reference_ops("the oracle")

@@ -1,17 +1,9 @@
-"""Sets Triton's interpreter up for this process; to be imported before any kernel is.
-
-Is `INTERPRETS` false, then Triton was imported before, or the machine has a GPU and kernels are compiled for it.
-"""
+"""Triton's interpreter, which tests/conftest.py turns on where there is no GPU."""
 
 from __future__ import annotations
 
 import os
-import sys
 
-import torch
-
-if "triton" not in sys.modules and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -9,21 +9,31 @@ from typing import Any
 from torch import Tensor
 
 from trivium.execute.batch import Batch
+from trivium.execute.decode_graphs import DecodeGraphs
+from trivium.execute.rows import Rows
 from trivium.kernels.ops import Graph, NotRecordable, Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
+from trivium.types.step import Step
 
 
 class GraphMode:
-    """`replayed` and `eager` count steps; an eager step is counted under the reason why it was not replayed."""
+    """`replayed` and `eager` count steps; an eager step is counted under the reason why it was not replayed.
 
-    def __init__(self, model: Decoder, kv: KVCache) -> None:
+    Some providers record a step of any shape; of others, steps of decoding rows are captured, shape by shape.
+    """
+
+    def __init__(self, model: Decoder, kv: KVCache, max_rows: int, max_blocks: int) -> None:
         self._model = model
         self._kv = kv
         self._graph: Graph | None = None
+        self._decode: DecodeGraphs | None = None
         self._why_eager = ""
         self.replayed = 0
         self.eager: Counter[str] = Counter()
+        if (capture := model.ops.capture) is not None:
+            self._decode = DecodeGraphs(model, kv, capture, max_rows, max_blocks, model.device)
+            return
         try:
             self._graph = self._record()
         except NotRecordable as reason:
@@ -32,7 +42,24 @@ class GraphMode:
     @property
     def state(self) -> str:
         """For the start report."""
+        if self._decode is not None:
+            sizes = self._decode.sizes
+            captured = f"steps of {len(sizes)} numbers of rows up to {max(sizes, default=0)} captured"
+            return f"{captured}; {self._decode.why_fewer}" if self._decode.why_fewer else captured
         return "recorded once, replayed for every step" if self._graph else f"none: {self._why_eager}"
+
+    def decode(self, rows: Rows, step: Step) -> Tensor | None:
+        """Logits [R, V] of a step of decoding rows, where its shape was captured; to be read before the next step."""
+        if self._decode is None:
+            return None
+        if step.starts or any(work.count != 1 or not work.samples for work in step.work):
+            self._why_eager = "prompts in the step"
+        elif (size := self._decode.size_for(len(step.work))) is None:
+            self._why_eager = "more rows than were captured"
+        else:
+            self.replayed += 1
+            return self._decode.logits(rows, step.work, size)
+        return None
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of the batch's tokens, after the final norm."""

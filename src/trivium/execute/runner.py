@@ -23,7 +23,7 @@ PROMPT_LOGITS_AT_ONCE = 64
 
 class Runner:
     def __init__(self, model: Decoder, kv: KVCache, rows: Rows, block_size: int, device: torch.device) -> None:
-        self.graph = GraphMode(model, kv)
+        self.graph = GraphMode(model, kv, max_rows=len(rows.tokens), max_blocks=rows.tables[0].shape[1])
         self._model = model
         self._kv = kv
         self._rows = rows
@@ -35,6 +35,9 @@ class Runner:
         self._apply_changes(step)
         if not step.work:
             return StepResult(step_id=step.id, sampled=())
+        if (logits := self.graph.decode(self._rows, step)) is not None:
+            sampled, failures = sample_rows(logits, self._rows, [work.row for work in step.work])
+            return StepResult(step_id=step.id, sampled=tuple(sampled), failures=tuple(failures))
         batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
         hidden = self.graph.forward(batch)
         prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden))

@@ -6,7 +6,9 @@ Quantized weights go to the reference, and each such call is counted with its re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,7 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         providers=providers,
         fallbacks=kernels.fallbacks,
         fused=kernels,
+        capture=kernels.capture,
         joins_layers=True,
     )
 
@@ -63,6 +66,15 @@ class CudaKernels:
     def __init__(self, num_processors: int) -> None:
         self.fallbacks: Counter[str] = Counter()
         self._num_processors = num_processors
+        self._graph_memory: Any = None  # shared by all captured calls, of which one runs at a time
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        if self._graph_memory is None:
+            self._graph_memory = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._graph_memory):
+            work()
+        return graph.replay
 
     # --- single ops
 

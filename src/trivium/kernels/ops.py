@@ -21,6 +21,11 @@ class Provider:
     reason: str  # why this one
 
 
+# capture(work) runs `work` once without effect, noting what it launches on the device; the returned call launches all of
+# that again, on the same memory. `work` was run before, so that nothing in it is prepared for the first time.
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+
 @dataclass(frozen=True)
 class ExpertLayers:
     """Gated feed-forward layers, of which each token goes through the `top_k` that the router finds likeliest."""
@@ -98,6 +103,7 @@ class Ops:
     providers: dict[str, Provider]  # by the op's name
     fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason
     fused: FusedOps | None = None
+    capture: Capture | None = None  # replays of fixed shapes, where the device has them
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:

@@ -53,7 +53,7 @@ def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr, 
 @triton.jit
 def _decode(
     q, k, v, q_stride, k_stride, v_stride, q_norm, k_norm, eps, cos, sin, slots,
-    keys, values, block_stride, token_stride, head_stride, table, table_stride, contexts,
+    keys, values, block_stride, token_stride, head_stride, table, table_row_stride, table_stride, contexts,
     out, part_out, part_max, part_sum, scale, softcap,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, TURNS: tl.constexpr,
@@ -96,7 +96,7 @@ def _decode(
             value = tl.load(v + row * v_stride + head * SIZE + one + element, mask=inside, other=0.0)
             key = key.to(keys.dtype.element_ty)
             value = value.to(values.dtype.element_ty)
-            slot = tl.load(slots + row)
+            slot = tl.load(slots + row).to(tl.int64)
             cell = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride + head * head_stride
             tl.store(keys + cell + element, key, mask=inside & (slot >= 0))
             tl.store(values + cell + element, value, mask=inside & (slot >= 0))
@@ -110,11 +110,11 @@ def _decode(
         lane = tl.arange(0, TILE)
         head_keys = keys + head * head_stride
         head_values = values + head * head_stride
-        row_table = table + row * table_stride
+        row_table = table + row * table_row_stride
         for start in tl.range(begin, end, TILE, num_stages=STAGES):
             position = start + lane
             present = (position < end) & (position >= seen)
-            block = tl.load(row_table + position // BLOCK_SIZE, mask=present, other=0).to(tl.int64)
+            block = tl.load(row_table + position // BLOCK_SIZE * table_stride, mask=present, other=0).to(tl.int64)
             cell = block * block_stride + (position % BLOCK_SIZE) * token_stride
             inside = present[:, None] & (element < SIZE)
             key = tl.load(head_keys + cell[:, None] + element, mask=inside, other=0.0)
@@ -207,7 +207,7 @@ def decode_attention(
     _decode[(rows, num_kv, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), rules.q_norm, rules.k_norm, rules.norm_eps, cos, sin,
         batch.slots, keys, values, keys.stride(0), keys.stride(1), keys.stride(2),
-        batch.block_table, batch.block_table.stride(0), batch.context_lens,
+        batch.block_table, *batch.block_table.stride(), batch.context_lens,
         out, part_out, part_max, part_sum, rules.scale, rules.softcap or 1.0,
         NUM_KV=num_kv, GROUP=group, SIZE=size, HALF=0 if cos is None else cos.shape[-1], BLOCK_SIZE=keys.shape[1],
         HAS_SOFTCAP=rules.softcap is not None, HAS_NORM=rules.q_norm is not None, TURNS=cos is not None,

@@ -61,7 +61,7 @@ def _turn_and_store(
         value = tl.load(v + token * v_stride + head * SIZE + element, mask=valid, other=0.0)
         tl.debug_barrier()
         tl.store(place + element, key, mask=valid)
-        slot = tl.load(slots + token)
+        slot = tl.load(slots + token).to(tl.int64)
         cell = (slot // BLOCK_SIZE) * block_stride + (slot % BLOCK_SIZE) * token_stride + head * head_stride + element
         tl.store(keys + cell, key.to(keys.dtype.element_ty), mask=valid & (slot >= 0))
         tl.store(values + cell, value.to(values.dtype.element_ty), mask=valid & (slot >= 0))

@@ -1,0 +1,376 @@
+"""The kernels one by one: are they right on awkward shapes, and how near do they come to the card's ceilings?"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from triton.runtime.jit import JITFunction
+from triton.testing import do_bench_cudagraph
+
+from trivium.kernels import fused_cases
+from trivium.kernels.cases import normal
+from trivium.kernels.cuda import _library_attention, cuda_ops
+from trivium.kernels.ops import ExpertLayers
+from trivium.kernels.select import reference_ops
+from trivium.kernels.triton import choose
+from trivium.kernels.triton.argmax import argmax
+from trivium.kernels.triton.decode_attention import DecodeTiles, decode_attention
+from trivium.kernels.triton.experts import GroupedTiles, StreamTiles, grouped_experts, stream_experts
+from trivium.kernels.triton.prefill_attention import PrefillTiles, prefill_attention
+from trivium.kernels.triton.rms_norm import rms_norm
+from trivium.kernels.triton.route import route, route_to_tiles
+from trivium.kernels.triton.skinny_linear import SkinnyTiles, skinny_linear
+
+DEVICE = torch.device("cuda")
+BF16 = torch.bfloat16
+ROTATE = 8  # sets of weights, so that none is still in the cache when its turn comes
+
+
+def check() -> bool:
+    """Every fused op on small and real shapes against the reference; one line for each kind of case."""
+    reference, ops = reference_ops("the oracle"), cuda_ops("under test")
+    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody wrote is nan
+    worst: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    random = torch.Generator()
+    print(f"seed {random.seed()}")
+    for dtype in (torch.float32, torch.bfloat16):
+        for is_large in (False, True):
+            for case in fused_cases.cases(random, dtype, is_large):
+                key = (str(dtype).removeprefix("torch."), case.name.split(":")[0].split(" ")[0])
+                try:
+                    with torch.inference_mode():
+                        off = fused_cases.case_error(case, ops, reference, DEVICE)
+                    worst[key].append((off / fused_cases.TOLERANCE[dtype], case.name))
+                except Exception as error:
+                    lines = traceback.format_exc().strip().splitlines()
+                    worst[key].append((float("inf"), f"{case.name}: {type(error).__name__} {lines[-1][:300]}"))
+    torch.use_deterministic_algorithms(False)
+    good = True
+    for (dtype_name, op), found in sorted(worst.items()):
+        bad = [entry for entry in found if not entry[0] <= 1.0]
+        good = good and not bad
+        share, name = max(found)
+        print(f"check {op:16} {dtype_name:8} {len(found):4} cases, worst {share:.2f} of the tolerance ({name})")
+        for share, name in bad[:6]:
+            print(f"   WRONG {share:.3g}: {name}")
+    return good
+
+
+@dataclass(frozen=True)
+class Timed:
+    what: str
+    seconds: float
+    moved: float = 0.0  # bytes
+    computed: float = 0.0  # operations
+
+    def line(self) -> str:
+        rates = []
+        if self.moved:
+            rates.append(f"{self.moved / self.seconds / 1e12:5.2f} TB/s")
+        if self.computed:
+            rates.append(f"{self.computed / self.seconds / 1e12:6.1f} TFLOP/s")
+        return f"{self.what:72} {self.seconds * 1e6:9.1f} us  {'  '.join(rates)}"
+
+
+def timed(calls: list[Callable[[], object]]) -> float:
+    """Seconds of one call, of several that each have their own data, in one captured graph."""
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    with torch.inference_mode():
+        all_of_them()
+        return float(do_bench_cudagraph(all_of_them, rep=20, return_mode="median")) / 1e3 / len(calls)
+
+
+def compile_only(index: int, count: int, parts: str) -> None:
+    """Compiles the kernels of every count-th candidate, and launches none."""
+    launch = JITFunction.run
+
+    def compile_kernel(self: JITFunction, *args: object, grid: object, warmup: bool, **options: object) -> object:
+        return launch(self, *args, grid=grid, warmup=True, **options)
+
+    JITFunction.run = compile_kernel
+    turns = itertools.count()
+
+    def call_one(calls: list[Callable[[], object]]) -> float:
+        if next(turns) % count == index:
+            calls[0]()
+        return 1.0
+
+    global timed
+    timed = call_one
+    micro(parts)
+
+
+def micro(parts: str = "") -> None:
+    every = (
+        micro_ceilings,
+        micro_linears,
+        micro_decode_attention,
+        micro_prefill_attention,
+        micro_experts,
+        micro_small,
+    )
+    for part in every:
+        if parts and part.__name__.removeprefix("micro_") not in parts.split(","):
+            continue
+        print(f"--- {part.__name__}")
+        try:
+            for result in part():
+                print(result.line(), flush=True)
+        except Exception:
+            traceback.print_exc()
+        torch.cuda.empty_cache()
+
+
+def best(
+    name: str, candidates: dict[str, Callable[[], float]], moved: float = 0.0, computed: float = 0.0, show: int = 3
+) -> Iterator[Timed]:
+    """The fastest few of the candidates; those that do not run are named."""
+    found = []
+    for label, measure in candidates.items():
+        try:
+            found.append((measure(), label))
+        except Exception as error:
+            print(f"   {name} {label}: {type(error).__name__} {str(error)[:150]}")
+    for seconds, label in sorted(found)[:show]:
+        yield Timed(f"{name} [{label}]", seconds, moved, computed)
+    library = [entry for entry in found if entry[1].startswith("torch")]
+    if library and min(library) not in sorted(found)[:show]:
+        seconds, label = min(library)
+        yield Timed(f"{name} [{label}]", seconds, moved, computed)
+
+
+def micro_ceilings() -> Iterator[Timed]:
+    source = torch.randn(1 << 30, device=DEVICE, dtype=BF16)
+    target = torch.empty_like(source)
+    yield Timed("copy of 2 GiB", timed([lambda: target.copy_(source)]), moved=2 * source.nbytes)
+    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=BF16) for _ in range(2))
+    yield Timed("8192 x 8192 x 8192", timed([lambda: a @ b]), computed=2 * 8192**3)
+    tiny = torch.zeros(8, device=DEVICE)
+    many = [lambda: tiny.add_(1.0)] * 200
+    yield Timed("a kernel that does nothing, in a graph", timed(many))
+
+
+# (name, outputs, inputs, norm before, gate after, residual after)
+LINEARS = [
+    ("llama qkv", 6144, 4096, True, False, False),
+    ("llama o", 4096, 4096, False, False, True),
+    ("llama gate_up", 14336, 4096, True, True, False),
+    ("llama down", 4096, 14336, False, False, True),
+    ("llama head", 128256, 4096, False, False, False),
+    ("qwen0.6 qkv", 4096, 1024, True, False, False),
+    ("qwen0.6 o", 1024, 2048, False, False, True),
+    ("qwen0.6 gate_up", 3072, 1024, True, True, False),
+    ("qwen0.6 down", 1024, 3072, False, False, True),
+    ("qwen0.6 head", 151936, 1024, False, False, False),
+    ("qwen30 qkv", 5120, 2048, True, False, False),
+    ("qwen30 o", 2048, 4096, False, False, True),
+    ("qwen30 router", 128, 2048, True, False, False),
+    ("qwen30 head", 151936, 2048, False, False, False),
+]
+
+
+def micro_linears() -> Iterator[Timed]:
+    for name, outputs, inputs, has_norm, is_gated, adds in LINEARS:
+        rows_of_weight = outputs * (2 if is_gated else 1)
+        sets = max(2, min(64, int(400e6 / (rows_of_weight * inputs * 2)) + 1))
+        weights = [torch.randn(rows_of_weight, inputs, device=DEVICE, dtype=BF16) * 0.02 for _ in range(sets)]
+        norm = torch.rand(inputs, device=DEVICE) if has_norm else None
+        for rows in (1, 8, 32, 64):
+            x = torch.randn(rows, inputs, device=DEVICE, dtype=BF16)
+            residual = torch.randn(rows, outputs, device=DEVICE, dtype=BF16) if adds else None
+
+            def skinny(tiles: SkinnyTiles) -> float:
+                activation = "silu" if is_gated else None
+                return timed(
+                    [
+                        lambda w=w: skinny_linear(
+                            x, w, tiles, norm=norm, eps=1e-6, residual=residual, activation=activation
+                        )
+                        for w in weights
+                    ]
+                )
+
+            def library() -> float:
+                def call(w: torch.Tensor) -> torch.Tensor:
+                    y = rms_norm(x, norm, 1e-6) if norm is not None else x
+                    if residual is not None:
+                        return residual.addmm_(y, w.T)
+                    return torch.nn.functional.linear(y, w)
+
+                return timed([lambda w=w: call(w) for w in weights])
+
+            candidates: dict[str, Callable[[], float]] = {}
+            for tiles in skinny_candidates(rows):
+                label = f"{tiles.outputs}x{tiles.inputs} w{tiles.warps} s{tiles.stages}"
+                candidates[label] = lambda tiles=tiles: skinny(tiles)
+            candidates["torch"] = library
+            moved = weights[0].nbytes
+            yield from best(f"{name} {rows} x {rows_of_weight} x {inputs}", candidates, moved)
+        weights.clear()
+        torch.cuda.empty_cache()
+
+
+def skinny_candidates(rows: int) -> Iterator[SkinnyTiles]:
+    if rows == 1:
+        for outputs, inputs, warps, stages in [
+            (2, 1024, 4, 1), (4, 512, 4, 2), (4, 1024, 4, 1), (4, 1024, 4, 3), (8, 512, 4, 3), (8, 1024, 4, 1),
+            (8, 1024, 8, 2), (4, 2048, 8, 1), (16, 512, 8, 2), (16, 256, 4, 4),
+        ]:  # fmt: skip
+            yield SkinnyTiles(outputs, inputs, warps, stages)
+        return
+    for outputs, inputs, warps, stages in [
+        (16, 256, 4, 4), (16, 512, 4, 3), (32, 128, 4, 5), (32, 256, 4, 3), (64, 128, 4, 4), (16, 128, 4, 6),
+    ]:  # fmt: skip
+        yield SkinnyTiles(outputs, inputs, warps, stages)
+
+
+def micro_decode_attention() -> Iterator[Timed]:
+    random = torch.Generator().manual_seed(1)
+    for num_q, num_kv in ((32, 8), (16, 8), (32, 4)):
+        for rows, context in ((1, 384), (1, 8192), (8, 384), (64, 1152), (256, 1152), (512, 640)):
+            # A table of a model's whole length, as in a captured step.
+            arguments = fused_cases.paged_arguments(
+                random, [(1, context)] * min(rows, 64), num_q, num_kv, 128, 64, BF16, None, None, True
+            )
+            parts, cos, sin, keys, values, batch, rules = fused_cases.mapped(arguments, lambda x: x.to(DEVICE))
+            if rows > 64:  # more rows than were drawn: distinct memory, the same values
+                times = rows // 64
+                keys, values = (torch.cat([x.transpose(1, 2)] * times).transpose(1, 2) for x in (keys, values))
+                blocks = len(keys) // times
+                table = torch.cat([batch.block_table + i * blocks for i in range(times)])
+                slots = torch.cat([batch.slots + i * blocks * 16 for i in range(times)])
+                parts = torch.split(torch.cat([torch.cat(parts, dim=1)] * times), [x.shape[1] for x in parts], dim=1)
+                cos, sin, contexts = (torch.cat([x] * times) for x in (cos, sin, batch.context_lens))
+                batch = type(batch)(batch.query_starts, contexts, table, slots, num_single=rows, is_decode=True)
+            q, k, v = parts
+            candidates: dict[str, Callable[[], float]] = {}
+            for keys_at_once, warps, stages in (
+                (64, 4, 3),
+                (128, 4, 2),
+                (32, 4, 4),
+                (64, 4, 2),
+                (128, 8, 2),
+                (32, 2, 3),
+            ):
+                for splits in (1, 2, 4, 8, 16, 32):
+                    if rows * num_kv * splits > 8192 or splits * keys_at_once > 2 * context:
+                        continue
+                    if rows * num_kv * splits < 64 and splits * keys_at_once < context:
+                        continue
+                    tiles = DecodeTiles(keys_at_once, splits, warps, stages)
+                    candidates[f"{keys_at_once} keys, {splits} splits, w{warps} s{stages}"] = lambda tiles=tiles: timed(
+                        [lambda: decode_attention(q, k, v, cos, sin, keys, values, batch, rules, tiles)] * 4
+                    )
+            moved = rows * context * num_kv * 128 * 2 * 2
+            yield from best(f"decode attention {num_q}/{num_kv}, {rows} rows of {context}", candidates, moved)
+            chosen = choose.decode_tiles(rows, num_kv, 128, 32768, 132)
+            print(f"   chosen: {chosen}")
+
+
+def micro_prefill_attention() -> Iterator[Timed]:
+    random = torch.Generator().manual_seed(1)
+    for num_q, num_kv in ((32, 8), (16, 8), (32, 4)):
+        for rows in ([(8192, 8192)], [(1024, 1024)] * 8, [(64, 2112)] * 64):
+            arguments = fused_cases.paged_arguments(random, rows, num_q, num_kv, 128, 64, BF16, None, None, False)
+            parts, _, _, keys, values, batch, rules = fused_cases.mapped(arguments, lambda x: x.to(DEVICE))
+            torch.nan_to_num_(keys), torch.nan_to_num_(values)
+            q, k, v = parts
+            candidates: dict[str, Callable[[], float]] = {}
+            for queries, keys_at_once, warps, stages in (
+                (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 128, 4, 2),
+                (256, 64, 8, 2),
+            ):  # fmt: skip
+                tiles = PrefillTiles(queries, keys_at_once, warps, stages)
+                candidates[f"{queries}x{keys_at_once} w{warps} s{stages}"] = lambda tiles=tiles: timed(
+                    [lambda: prefill_attention(q, keys, values, batch, rules, tiles)]
+                )
+            if len(rows) == 1:
+                candidates["torch: cudnn or flash"] = lambda: timed([lambda: _library_attention(q, k, v, rules)])
+            pairs = sum(count * keys_seen - count * (count - 1) / 2 for count, keys_seen in rows)
+            name = f"prefill attention {num_q}/{num_kv}, {len(rows)} rows of {rows[0]}"
+            yield from best(name, candidates, computed=4 * pairs * num_q * 128)
+
+
+def micro_experts() -> Iterator[Timed]:
+    num_experts, top_k, wide, hidden = 128, 8, 768, 2048
+    sets = 2
+    layers = [
+        ExpertLayers(
+            router=torch.randn(num_experts, hidden, device=DEVICE, dtype=BF16),
+            gate=torch.empty(0),
+            up=torch.empty(0),
+            down=torch.randn(num_experts, hidden, wide, device=DEVICE, dtype=BF16) * 0.02,
+            top_k=top_k,
+            norm_topk_prob=True,
+            activation="silu",
+            gate_up=torch.randn(num_experts, 2 * wide, hidden, device=DEVICE, dtype=BF16) * 0.02,
+        )
+        for _ in range(sets)
+    ]
+    norm = torch.rand(hidden, device=DEVICE)
+    per_expert = 3 * wide * hidden * 2
+    for tokens in (1, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192):
+        x = torch.randn(tokens, hidden, device=DEVICE, dtype=BF16)
+        logits = torch.randn(tokens, num_experts, device=DEVICE)
+        used = route(logits, top_k, True).experts.unique().numel()
+        candidates: dict[str, Callable[[], float]] = {}
+        if tokens <= 32:
+            routed = route(logits, top_k, True)
+            for up, down in [
+                ((4, 1024, 4, 1), (8, 256, 4, 3)), ((4, 2048, 8, 1), (16, 256, 4, 2)), ((8, 512, 4, 2), (8, 256, 4, 2)),
+                ((2, 2048, 4, 1), (4, 256, 2, 3)), ((8, 1024, 8, 1), (16, 256, 8, 2)), ((4, 1024, 4, 2), (4, 768, 4, 1)),
+            ]:  # fmt: skip
+                pair = StreamTiles(*up), StreamTiles(*down)
+                candidates[f"stream {up} {down}"] = lambda pair=pair: timed(
+                    [
+                        lambda e=e: stream_experts(x, norm, 1e-6, routed, e.gate_up, e.down, "silu", *pair)
+                        for e in layers
+                    ]
+                )
+        if tokens >= 8:
+            for up, down in [
+                ((16, 64, 128, 4, 4), (16, 64, 128, 4, 4)), ((16, 32, 256, 4, 3), (16, 128, 64, 4, 4)),
+                ((16, 64, 64, 4, 4), (16, 64, 256, 4, 3)), ((32, 64, 128, 4, 3), (32, 128, 64, 4, 4)),
+                ((32, 32, 128, 4, 4), (32, 64, 128, 4, 4)), ((64, 64, 64, 4, 3), (64, 128, 64, 4, 4)),
+                ((64, 128, 64, 8, 3), (64, 128, 64, 4, 3)), ((128, 128, 64, 8, 3), (128, 128, 64, 8, 3)),
+                ((128, 64, 64, 4, 4), (128, 256, 64, 8, 3)), ((128, 128, 32, 8, 4), (128, 128, 32, 4, 4)),
+                ((64, 128, 64, 4, 3), (64, 256, 64, 8, 3)),
+            ]:  # fmt: skip
+                if (up[0] >= 64 and tokens < 256) or (up[0] <= 16 and tokens > 512):
+                    continue
+                pair2 = GroupedTiles(*up), GroupedTiles(*down)
+
+                def call(e: ExpertLayers, pair2: tuple[GroupedTiles, GroupedTiles] = pair2) -> torch.Tensor:
+                    routed, tiles = route_to_tiles(logits, top_k, True, pair2[0].rows)
+                    return grouped_experts(x, routed, tiles, e.gate_up, e.down, "silu", x, *pair2)
+
+                candidates[f"grouped {up} {down}"] = lambda call=call: timed([lambda e=e: call(e) for e in layers])
+        computed = 2 * tokens * top_k * 3 * wide * hidden
+        yield from best(f"experts of {tokens} tokens, {used} used", candidates, used * per_expert, computed)
+    one = torch.randn(256, num_experts, device=DEVICE)
+    yield Timed("route 256 tokens to tiles", timed([lambda: route_to_tiles(one, top_k, True, 16)] * 4))
+    yield Timed("route 1 token", timed([lambda: route(one[:1], top_k, True)] * 4))
+
+
+def micro_small() -> Iterator[Timed]:
+    ops = cuda_ops("under test")
+    random = torch.Generator().manual_seed(0)
+    for rows in (1, 256):
+        logits = normal(random, rows, 151936).to(DEVICE)
+        yield Timed(f"argmax of {rows} rows", timed([lambda: argmax(logits)] * 4), logits.nbytes)
+        yield Timed(f"torch argmax of {rows} rows", timed([lambda: logits.argmax(dim=-1)] * 4), logits.nbytes)
+    for rows in (1, 256, 8192):
+        x, weight = normal(random, rows, 4096, dtype=BF16).to(DEVICE), torch.rand(4096, device=DEVICE)
+        yield Timed(f"rms_norm {rows} x 4096", timed([lambda: rms_norm(x, weight, 1e-6)] * 4), 2 * x.nbytes)
+        gate_up = torch.randn(rows, 2 * 14336, device=DEVICE, dtype=BF16)
+        gate, up = gate_up[:, :14336], gate_up[:, 14336:]
+        yield Timed(f"gated {rows} x 14336", timed([lambda: ops.gated(gate, up, "silu")] * 4), 1.5 * gate_up.nbytes)

@@ -1,0 +1,144 @@
+"""Steps in which every row decodes, captured on the device for a few numbers of rows and replayed.
+
+What such a step needs to know is put into one piece of memory and sent in one copy; a step with fewer rows than were
+captured is filled up with rows that see nothing and write nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trivium.execute.rows import Rows
+from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.ops import Capture
+from trivium.models.decoder import Decoder
+from trivium.models.kv_cache import KVCache
+from trivium.types.step import RowWork
+
+log = logging.getLogger(__name__)
+
+# A copy may still wait for the device when the next step is written: one step runs, one waits.
+INPUTS_IN_FLIGHT = 3
+
+
+def captured_sizes(max_rows: int) -> list[int]:
+    """Close together where steps are short, so that little is computed for nothing."""
+    sizes = [1, 2, 4, 8, *range(16, 257, 8), *range(288, 513, 32), *range(576, 1025, 64)]
+    return [size for size in sizes if size < max_rows] + ([max_rows] if max_rows <= sizes[-1] else [])
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A step's inputs as parts of one int32 array. R rows, G groups of layers."""
+
+    tokens: slice
+    positions: slice
+    lengths: slice
+    contexts: slice
+    slots: slice  # [G, R]
+    tables: slice  # [max_blocks, G, R]: what short contexts use lies in front
+
+    @classmethod
+    def of(cls, num_rows: int, num_groups: int, max_blocks: int) -> Columns:
+        sizes = [num_rows] * 4 + [num_groups * num_rows, max_blocks * num_groups * num_rows]
+        ends = np.cumsum(sizes).tolist()
+        return cls(*(slice(end - size, end) for size, end in zip(sizes, ends, strict=True)))
+
+
+class DecodeGraphs:
+    def __init__(
+        self, model: Decoder, kv: KVCache, capture: Capture, max_rows: int, max_blocks: int, device: torch.device
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._num_groups = len(kv.spec.groups)
+        self._max_blocks = max_blocks
+        sizes = captured_sizes(max_rows)
+        room = Columns.of(sizes[-1], self._num_groups, max_blocks).tables.stop
+        self._inputs = torch.zeros(room, dtype=torch.int32, device=device)
+        # Pinned, so that a copy to a device waits for nothing here.
+        pinned = device.type != "cpu"
+        self._staged = [torch.zeros(room, dtype=torch.int32, pin_memory=pinned) for _ in range(INPUTS_IN_FLIGHT)]
+        self._turn = 0
+        self._logits = torch.empty((sizes[-1], model.spec.vocab_size), dtype=torch.float32, device=device)
+        self._replays: dict[int, Callable[[], None]] = {}
+        self.why_fewer = ""
+        self._capture_all(capture, sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted(self._replays)
+
+    def size_for(self, num_rows: int) -> int | None:
+        return next((size for size in self.sizes if size >= num_rows), None)
+
+    def logits(self, rows: Rows, work: Sequence[RowWork], size: int) -> Tensor:
+        """float32 [R, V] of one new token of each row; to be read before the next step."""
+        self._send(rows, work, size)
+        self._replays[size]()
+        return self._logits[: len(work)]
+
+    @torch.inference_mode()
+    def _capture_all(self, capture: Capture, sizes: Sequence[int]) -> None:
+        """The largest first, whose memory serves the others too."""
+        for size in reversed(sizes):
+
+            def step(size: int = size) -> None:
+                self._logits[:size] = self._compute(size)
+
+            try:
+                step()
+                self._replays[size] = capture(step)
+            except torch.OutOfMemoryError as error:
+                self.why_fewer = f"no memory to capture steps of {size} rows"
+                log.warning("%s: %s", self.why_fewer, error)
+
+    def _compute(self, size: int) -> Tensor:
+        columns = Columns.of(size, self._num_groups, self._max_blocks)
+        contexts = self._inputs[columns.contexts]
+        tables = self._inputs[columns.tables].view(self._max_blocks, self._num_groups, size)
+        slots = self._inputs[columns.slots].view(self._num_groups, size)
+        starts = torch.arange(size + 1, dtype=torch.int32, device=self._inputs.device)
+        attention = [
+            AttentionBatch(starts, contexts, tables[:, group].T, slots[group], num_single=size, is_decode=True)
+            for group in range(self._num_groups)
+        ]
+        tokens, positions, lengths = (
+            self._inputs[part] for part in (columns.tokens, columns.positions, columns.lengths)
+        )
+        hidden = self._model.forward(tokens, positions, lengths, attention, self._kv)
+        return self._model.logits(hidden)
+
+    def _send(self, rows: Rows, work: Sequence[RowWork], size: int) -> None:
+        self._turn = (self._turn + 1) % INPUTS_IN_FLIGHT
+        staged = self._staged[self._turn]
+        columns = Columns.of(size, self._num_groups, self._max_blocks)
+        inputs, count = staged.numpy(), len(work)
+        row_ids = np.fromiter((item.row for item in work), dtype=np.int64, count=count)
+        positions = np.fromiter((item.start for item in work), dtype=np.int64, count=count)
+
+        def fill(part: slice, values: np.ndarray, padding: int) -> None:
+            inputs[part][:count] = values
+            inputs[part][count:] = padding
+
+        block_size = self._kv.spec.block_size
+        blocks, offsets = positions // block_size, positions % block_size
+        fill(columns.tokens, rows.tokens[row_ids, positions], 0)
+        fill(columns.positions, positions, 0)
+        fill(columns.lengths, np.maximum(rows.num_prompt_tokens[row_ids], positions + 1), 1)
+        fill(columns.contexts, positions + 1, 0)
+        used = int(blocks.max()) + 1
+        slots = inputs[columns.slots].reshape(self._num_groups, size)
+        tables = inputs[columns.tables].reshape(self._max_blocks, self._num_groups, size)
+        for group, table in enumerate(rows.tables):
+            slots[group, :count] = table[row_ids, blocks] * block_size + offsets
+            slots[group, count:] = -1
+            tables[:used, group, :count] = table[row_ids, :used].T
+        sent = columns.tables.start + used * self._num_groups * size
+        self._inputs[:sent].copy_(staged[:sent], non_blocking=True)
