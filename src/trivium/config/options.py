@@ -38,6 +38,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         int, Meta(description="sequences that may wait for a row before new requests are refused", ge=0)
     ] = 4096
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
+    overlap: Annotated[
+        bool | None,
+        Meta(description="plan a step while the one before runs; default: where the device runs by itself"),
+    ] = None
     kernels: Annotated[
         Literal["auto", "reference", "native", "triton"],
         Meta(description="auto: the fastest on the device; reference: plain torch, the oracle"),

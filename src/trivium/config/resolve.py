@@ -36,6 +36,7 @@ class EngineConfig(Struct, frozen=True):
     kv: KVSpec
     num_blocks: int
     num_threads: int
+    steps_ahead: int  # launched before the step before them is taken in: 0 or 1
     adjustments: tuple[Adjustment, ...]
 
 
@@ -64,6 +65,7 @@ def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilitie
         kv=kv,
         num_blocks=num_blocks,
         num_threads=options.num_threads or capabilities.num_threads,
+        steps_ahead=int(capabilities.runs_by_itself if options.overlap is None else options.overlap),
         adjustments=tuple(adjustments),
     )
 

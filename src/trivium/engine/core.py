@@ -1,8 +1,9 @@
-"""The engine without its process: scheduler and runner, one step at a time. The only place that sees both columns."""
+"""The engine without its process: scheduler and runner, step by step. The only place that sees both columns."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, resolve
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
-from trivium.execute.runner import Runner
+from trivium.execute.runner import Runner, RunningStep
 from trivium.formats.source import ModelSource, open_source
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
@@ -48,6 +49,7 @@ class EngineCore:
             platform.give_back_unused()
             self.config = resolve(options, model_facts(spec), platform.capabilities())
         self._runner, self._rows = _build_runner(self.config, model)
+        self._running: deque[RunningStep] = deque()  # oldest first
         self.card = _card(self.config, spec, ops, self._runner.graph)
         self._scheduler = Scheduler(
             SchedulerLimits(
@@ -83,10 +85,15 @@ class EngineCore:
         self._scheduler.preempt(request_id)
 
     def step(self) -> list[Delta]:
+        """Launches the next step, and takes in the oldest if more are running than may, or if there is none to launch."""
         step = self._scheduler.plan(time.monotonic())
-        if step is None:
+        if step is not None:
+            self._running.append(self._runner.launch(step))
+            if len(self._running) <= self.config.steps_ahead:
+                return []
+        if not self._running:
             return self._scheduler.take_deltas()
-        result = self._runner.run(step)
+        result = self._running.popleft().result()
         return self._scheduler.commit(result, time.monotonic())
 
     def stats(self) -> SchedulerStats:

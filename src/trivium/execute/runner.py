@@ -1,4 +1,10 @@
-"""Runs a step: row changes, block copies, the model, the sampler. One plan in, one result out."""
+"""Runs a step: row changes, block copies, the model, the sampler. One plan in, one result out.
+
+    running = runner.launch(step)
+    result = running.result()
+
+The next step may be launched before the result of this one is asked for.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +27,17 @@ from trivium.types.step import PromptLogprobs, RowWork, Step, StepResult
 PROMPT_LOGITS_AT_ONCE = 64
 
 
+class RunningStep:
+    """A step that was launched."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        """Waits for its end."""
+        return self._result
+
+
 class Runner:
     def __init__(self, model: Decoder, kv: KVCache, rows: Rows, block_size: int, device: torch.device) -> None:
         self.graph = GraphMode(model, kv, max_rows=len(rows.tokens), max_blocks=rows.tables[0].shape[1])
@@ -30,8 +47,11 @@ class Runner:
         self._block_size = block_size
         self._device = device
 
+    def launch(self, step: Step) -> RunningStep:
+        return RunningStep(self._run(step))
+
     @torch.inference_mode()
-    def run(self, step: Step) -> StepResult:
+    def _run(self, step: Step) -> StepResult:
         self._apply_changes(step)
         if not step.work:
             return StepResult(step_id=step.id, sampled=())

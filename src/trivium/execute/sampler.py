@@ -15,6 +15,8 @@ from trivium.execute.rows import Rows
 from trivium.execute.thinking import forced_token
 from trivium.types.step import RowFailure, SampledRow
 
+TOKEN_OF_A_FAILED_ROW = 0  # nobody hears of it, but a step in flight may count on a token
+
 
 def sample_rows(logits: Tensor, rows: Rows, row_ids: Sequence[int]) -> tuple[list[SampledRow], list[RowFailure]]:
     """logits: float32 [M, V], one for each of `row_ids`. Appends each sampled token to its row."""
@@ -26,11 +28,13 @@ def sample_rows(logits: Tensor, rows: Rows, row_ids: Sequence[int]) -> tuple[lis
     for i, row in enumerate(row_ids):
         if not sound[i]:
             failures.append(RowFailure(row=row, message="the model gave logits that are not finite numbers"))
+            rows.append(row, TOKEN_OF_A_FAILED_ROW)
             continue
         token = _next_token(logits[i], greedy[i], rows, row)
         if token is None:
             message = "every token is banned by the request's own parameters"
             failures.append(RowFailure(row=row, message=message, is_requests_fault=True))
+            rows.append(row, TOKEN_OF_A_FAILED_ROW)
             continue
         wanted = rows.sampling[row].logprobs  # type: ignore[union-attr]
         logprobs = () if wanted is None else token_logprobs(logits[i : i + 1], [token], wanted)

@@ -27,6 +27,7 @@ class Capabilities(Struct, frozen=True):
     num_threads: int
     features: tuple[str, ...]
     memory_is_dedicated: bool = False  # to the engine, which may fill it; else it is shared with all of the machine
+    runs_by_itself: bool = False  # a step, once launched, goes on while the host does other things
     sources: tuple[tuple[str, str], ...] = ()
 
 

@@ -121,3 +121,10 @@ def test_a_device_of_its_own_computes_more_tokens_at_once() -> None:
     assert resolve(options(), FACTS, CPU).max_batched_tokens == 2048
     assert resolve(options(), FACTS, GPU).max_batched_tokens == 8192
     assert resolve(options(max_num_batched_tokens=300), FACTS, GPU).max_batched_tokens == 300
+
+
+def test_steps_are_launched_ahead_where_the_device_runs_by_itself_or_the_user_says_so() -> None:
+    device = replace(CPU, runs_by_itself=True)
+    assert [resolve(options(), FACTS, platform).steps_ahead for platform in (CPU, device)] == [0, 1]
+    assert resolve(options(overlap=True), FACTS, CPU).steps_ahead == 1
+    assert resolve(options(overlap=False), FACTS, device).steps_ahead == 0
