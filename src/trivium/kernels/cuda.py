@@ -53,6 +53,7 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         paged_attention=kernels.paged_attention,
         experts=kernels.experts,
         record=None,
+        takes_stored_floats=False,
         has_own_threads=False,
         providers=providers,
         fallbacks=kernels.fallbacks,
