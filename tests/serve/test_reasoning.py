@@ -66,6 +66,12 @@ def test_a_prompt_that_ends_inside_of_reasoning_goes_on_with_it(parrot: ServerPr
     assert (said["reasoning"], said["content"]) == ("I count.", "Four.")
 
 
+def test_a_message_that_is_continued_inside_of_reasoning_goes_on_with_it(parrot: ServerProcess) -> None:
+    begun = [*says("and count.\n</think>\n\nFour."), {"role": "assistant", "content": "<think>\nI count "}]
+    said = message(ask(parrot, "", messages=begun, continue_final_message=True, add_generation_prompt=False))
+    assert (said["reasoning"], said["content"]) == ("and count.", "Four.")
+
+
 def test_reasoning_that_never_ends_is_no_content(parrot: ServerProcess) -> None:
     answer = ask(parrot, "<think>\nI count and count", max_tokens=20)
     assert message(answer)["content"] == ""

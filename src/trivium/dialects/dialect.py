@@ -59,8 +59,8 @@ class Dialect(Protocol):
         """Reads one answer; None: there is nothing to look for. `tools` are the functions on offer with the schemas of
         their arguments; without any, calls are plain text. `in_reasoning`: the prompt ended inside of reasoning."""
 
-    def opens_reasoning(self, prompt: str) -> bool:
-        """Whether the prompt ends inside of reasoning."""
+    def opens_reasoning(self, prompt: str, continued: str = "") -> bool:
+        """Whether the prompt ends inside of reasoning. `continued`: words at its end that are the model's own."""
 
     def call_id(self) -> str:
         """An id for a call that the model gave none."""

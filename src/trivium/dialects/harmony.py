@@ -31,8 +31,8 @@ class HarmonyDialect:
     def parser(self, tools: Mapping[str, JsonSchema], *, in_reasoning: bool) -> Parser:
         return Parser(partial(self._read, has_tools=bool(tools), in_reasoning=in_reasoning))
 
-    def opens_reasoning(self, prompt: str) -> bool:
-        return prompt.endswith(ANALYSIS)
+    def opens_reasoning(self, prompt: str, continued: str = "") -> bool:
+        return prompt.endswith(ANALYSIS) or continued.rfind(ANALYSIS) > continued.rfind(END)
 
     def call_id(self) -> str:
         return new_call_id()

@@ -61,8 +61,11 @@ class TaggedDialect(Struct, frozen=True):
             return None
         return Parser(partial(self._read, tools=tools, in_reasoning=in_reasoning))
 
-    def opens_reasoning(self, prompt: str) -> bool:
-        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.start)
+    def opens_reasoning(self, prompt: str, continued: str = "") -> bool:
+        marks = self.reasoning
+        if marks is None:
+            return False
+        return prompt.rstrip().endswith(marks.start) or continued.rfind(marks.start) > continued.rfind(marks.end)
 
     def call_id(self) -> str:
         return new_call_id() if self.calls is None else self.calls.call_id()

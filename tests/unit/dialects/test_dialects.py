@@ -215,6 +215,8 @@ def test_a_prompt_that_ends_inside_of_reasoning_is_known(marks: str) -> None:
     assert dialect.opens_reasoning(f"<|assistant|>{start}\n")
     assert not dialect.opens_reasoning(f"<|assistant|>{start}\n\n{end}\n\n")
     assert not dialect.opens_reasoning(f"what does {start} mean?<|assistant|>")
+    assert dialect.opens_reasoning(f"{start}I see", continued=f"{start}I see")
+    assert not dialect.opens_reasoning(f"{start}I see{end}Yes", continued=f"{start}I see{end}Yes")
 
 
 def test_no_mark_of_a_dialect_is_part_of_another() -> None:

@@ -47,7 +47,7 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
         raise invalid("a call cannot be enforced by this server yet", "tool_choice", "unsupported_parameter")
     sampling = chat_sampling(request, state)
     prompt = await chat_prompt(state, request, tools.offered)
-    in_reasoning = state.dialect.opens_reasoning(prompt["prompt"])
+    in_reasoning = state.dialect.opens_reasoning(prompt["prompt"], _continued(request))
     sampling.thinking = thinking_limit(request, state.dialect, state.template.source, in_reasoning=in_reasoning)
     return Chat(
         state=state,
@@ -60,6 +60,12 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
         in_reasoning=in_reasoning,
         tells_reasoning=tells_reasoning(request),
     )
+
+
+def _continued(request: ChatRequest) -> str:
+    """The text of the last message where the model is to go on with it."""
+    content = request.messages[-1].content if request.continue_final_message else None
+    return content if isinstance(content, str) else "".join(part.text or "" for part in content or ())
 
 
 class Chat(Struct, frozen=True):
