@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 
@@ -14,6 +16,31 @@ class ThinkingBudget(Struct, frozen=True):
     closing: tuple[
         int, ...
     ]  # what is said for the model when the budget is spent: the end, and what leads to the answer
+
+
+class GrammarKind(StrEnum):
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"  # a JSON list of strings
+    RULES = "rules"  # GBNF ("root ::= …") or Lark ("start: …")
+    STRUCTURAL_TAG = "structural_tag"  # JSON: free text with parts that must have a form
+    COMPILED = "compiled"  # as the matcher reads it; made by the engine from one of the others
+
+
+class Preamble(Struct, frozen=True):
+    """Free text before an answer that has a form: reasoning, between its marks."""
+
+    begin: str | None  # None: the prompt has begun it, so it must be ended; else it may be left out
+    end: str
+
+
+class Grammar(Struct, frozen=True, omit_defaults=True):
+    """Which texts an answer may be. Where it is whole, it can end; before that, it cannot."""
+
+    kind: GrammarKind
+    text: str
+    preamble: Preamble | None = None
+    param: str = "structured_outputs"  # the field it was given in, for errors
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True):
@@ -32,6 +59,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
     allowed_token_ids: tuple[int, ...] | None = None
     thinking: ThinkingBudget | None = None
+    grammar: Grammar | None = None
     logprobs: int | None = None  # None: none; 0: the sampled token's; k: and those of the k likeliest
     prompt_logprobs: int | None = None
 
