@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from trivium.llm.async_llm import AsyncLLM
     from trivium.llm.llm import LLM
     from trivium.llm.params import BeamSearchParams, SamplingParams
+    from trivium.llm.structured import StructuredOutputsParams
 
-__all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams"]
 
 _HOMES = {
     "LLM": "trivium.llm.llm",
     "AsyncLLM": "trivium.llm.async_llm",
     "SamplingParams": "trivium.llm.params",
     "BeamSearchParams": "trivium.llm.params",
+    "StructuredOutputsParams": "trivium.llm.structured",
 }
 
 

@@ -15,6 +15,7 @@ from trivium.schedule.scheduler import Scheduler
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
+from trivium.types.errors import TriviumError
 from trivium.types.kv import KVSpec, group_layers
 from trivium.types.request import Request
 from trivium.types.step import RowStart, SampledRow, Step, StepResult, TokenLogprobs
@@ -62,6 +63,9 @@ class ParrotCore:
         deltas = self._scheduler.commit(self._run(step), time.monotonic())
         self._scheduler.assert_balanced()
         return deltas
+
+    def take_refusals(self) -> list[tuple[str, TriviumError]]:
+        return []
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

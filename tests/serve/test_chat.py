@@ -142,12 +142,6 @@ def test_c15_c16_no_tools_is_no_tools_and_a_wrong_choice_is_refused(server: Serv
         assert refusal(server, tools=tools, tool_choice=choice)["param"] == "tool_choice"
 
 
-def test_c19_structured_output_is_refused_until_it_is_enforced(server: ServerProcess) -> None:
-    assert ask(server, response_format={"type": "text"})["choices"]
-    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
-    assert refusal(server, response_format=schema)["param"] == "response_format"
-
-
 def test_c20_top_logprobs_need_logprobs(server: ServerProcess) -> None:
     assert refusal(server, top_logprobs=3)["param"] == "top_logprobs"
     assert refusal(server, logprobs=True, top_logprobs=21)["param"] == "top_logprobs"

@@ -94,8 +94,9 @@ def test_e11_errors_tell_nothing_of_the_machine(server: ServerProcess) -> None:
         ("stream_options", 3), ("top_k", -2), ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", ["a"]),
         ("stop_token_ids", [10**6]), ("allowed_token_ids", []), ("allowed_token_ids", [10**6]), ("bad_words", [1]),
         ("min_tokens", -1), ("prompt_logprobs", -1), ("typical_p", 0), ("cache_salt", 1), ("priority", "high"),
-        ("user", 3), ("response_format", {"type": "json_object"}), ("response_format", "json"),
-        ("guided_json", {"type": "object"}), ("use_beam_search", True),
+        ("user", 3), ("response_format", {"type": "xml"}), ("response_format", "json"),
+        ("guided_json", {"not": {}}), ("guided_regex", 3), ("guided_choice", []), ("regex", "("), ("grammar", 3),
+        ("structured_outputs", {}), ("structured_outputs", {"jsn": {}}), ("use_beam_search", True),
     ],
 )  # fmt: skip
 def test_e6_c24_a_wrong_field_is_named(server: ServerProcess, field: str, value: object) -> None:

@@ -11,10 +11,12 @@ import torch
 
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, resolve
+from trivium.engine.antechamber import Antechamber
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.formats.source import ModelSource, open_source
+from trivium.grammar.service import GrammarService
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
 from trivium.models.decoder import Decoder
@@ -26,7 +28,7 @@ from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
-from trivium.types.errors import InvalidRequestError
+from trivium.types.errors import InvalidRequestError, TriviumError
 from trivium.types.facts import ModelFacts
 from trivium.types.request import Request
 
@@ -48,7 +50,10 @@ class EngineCore:
             # The cache takes what the weights have left.
             platform.give_back_unused()
             self.config = resolve(options, model_facts(spec), platform.capabilities())
-        self._runner, self._rows = _build_runner(self.config, model)
+        grammars = GrammarService(options.model, spec.vocab_size, spec.eos_ids, num_rows=options.max_num_seqs)
+        self._antechamber = Antechamber(grammars)
+        self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
+        self._runner, self._rows = _build_runner(self.config, model, grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
         self.card = _card(self.config, spec, ops, self._runner.graph)
         self._scheduler = Scheduler(
@@ -62,39 +67,72 @@ class EngineCore:
             ),
             self.config.kv,
             self.config.num_blocks,
+            needs_host=_why_host_is_needed,
         )
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._antechamber or self._cancelled_early)
 
     def add(self, request: Request) -> None:
-        """Takes the request into the queue, or raises an error that says why it never could be."""
+        """Takes the request into the queue, or raises an error that says why it never could be.
+
+        One with a grammar comes into the queue when that is ready; why it cannot be is then told by `take_refusals`.
+        """
         _check_token_ids(request, self.card.vocab_size)
+        if request.sampling.grammar is None:
+            self._enqueue(request)
+            return
+        if request.id in self._antechamber:
+            raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
+        self._scheduler.check(request)
+        self._antechamber.enter(request)
+
+    def _enqueue(self, request: Request) -> None:
         fixed_up_to = self._spec.rope.fixed_up_to
         if fixed_up_to is not None and len(request.prompt) > fixed_up_to:
             # The keys depend on the prompt's length, so only a prompt of the same length may reuse them.
             request = msgspec.structs.replace(request, salt=f"{request.salt}\0{len(request.prompt)}")
         self._scheduler.add(request)
 
+    def _admit_prepared(self) -> None:
+        for visitor in self._antechamber.leave(idle=not self._scheduler.has_work):
+            request = visitor.request
+            try:
+                self._enqueue(request)
+            except TriviumError as error:
+                self._antechamber.refuse(request, error)
+                continue
+            for index in visitor.cancelled:
+                self._scheduler.cancel(request.id, index)
+
     def cancel(self, request_id: str, index: int | None = None) -> None:
-        self._scheduler.cancel(request_id, index)
+        if request_id in self._antechamber:
+            self._cancelled_early += self._antechamber.cancel(request_id, index)
+        else:
+            self._scheduler.cancel(request_id, index)
 
     def preempt(self, request_id: str) -> None:
         """Gives the request's blocks back now; it resumes where it was when there is room."""
         self._scheduler.preempt(request_id)
 
+    def take_refusals(self) -> list[tuple[str, TriviumError]]:
+        """Requests that were taken and then could not be served, by id; each is told once."""
+        return self._antechamber.take_refusals()
+
     def step(self) -> list[Delta]:
         """Launches the next step, and takes in the oldest if more are running than may, or if there is none to launch."""
+        self._admit_prepared()
+        cancelled, self._cancelled_early = self._cancelled_early, []
         step = self._scheduler.plan(time.monotonic())
         if step is not None:
             self._running.append(self._runner.launch(step))
             if len(self._running) <= self.config.steps_ahead:
-                return []
+                return cancelled
         if not self._running:
-            return self._scheduler.take_deltas()
+            return cancelled + self._scheduler.take_deltas()
         result = self._running.popleft().result()
-        return self._scheduler.commit(result, time.monotonic())
+        return cancelled + self._scheduler.commit(result, time.monotonic())
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
@@ -104,6 +142,11 @@ class EngineCore:
         self._scheduler.assert_balanced()
         if (held := self._rows.num_held) < (running := self.stats().running):
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
+
+
+def _why_host_is_needed(request: Request) -> str | None:
+    """Why the request's next token cannot be drawn before its last is known outside of the device."""
+    return "grammar" if request.sampling.grammar is not None else None
 
 
 def model_facts(spec: ModelSpec) -> ModelFacts:
@@ -126,11 +169,11 @@ def _build_model(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops
     return load_model(source, ops, dtype, device, max_position=config.max_model_len)
 
 
-def _build_runner(config: EngineConfig, model: Decoder) -> tuple[Runner, Rows]:
+def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService) -> tuple[Runner, Rows]:
     device = torch.device(config.device)
     rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
     kv = KVCache(config.kv, config.num_blocks, device)
-    return Runner(model, kv, rows, config.kv.block_size, device), rows
+    return Runner(model, kv, rows, config.kv.block_size, device, grammars), rows
 
 
 def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> ModelCard:

@@ -49,6 +49,7 @@ class Core(Protocol):
     def add(self, request: Request) -> None: ...
     def cancel(self, request_id: str, index: int | None = None) -> None: ...
     def step(self) -> list[Delta]: ...
+    def take_refusals(self) -> list[tuple[str, TriviumError]]: ...
     def stats(self) -> SchedulerStats: ...
 
 
@@ -92,6 +93,8 @@ class EngineLoop:
                 self._step_seconds += self._last_step - began
                 if deltas:
                     self._send(Deltas(deltas))
+                for request_id, refusal in self._core.take_refusals():
+                    self._send(Refused(request_id, report_error(refusal)))
             self._last_turn = time.monotonic()
             if self._last_turn - self._last_beat >= HEARTBEAT:
                 self._send_stats()

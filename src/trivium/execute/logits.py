@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from trivium.grammar.masks import allowed_tokens
 from trivium.types.request import Sampling, Stopping
 
 BANNED = float("-inf")
@@ -40,6 +42,12 @@ def adjust_logits(logits: Tensor, sampling: Sampling, stopping: Stopping, tokens
             logits[end] = BANNED
     if len(tokens) - num_prompt < stopping.min_tokens and stopping.stop_token_ids:
         logits[list(stopping.stop_token_ids)] = BANNED
+
+
+def ban_tokens(logits: Tensor, mask: NDArray[np.int32]) -> None:
+    """In place, on one row [V]: tokens that a grammar's mask does not allow."""
+    allowed = torch.from_numpy(allowed_tokens(mask, len(logits)))
+    logits.masked_fill_(~allowed.to(logits.device), BANNED)
 
 
 def _penalize(logits: Tensor, sampling: Sampling, tokens: np.ndarray, num_prompt: int) -> None:

@@ -19,9 +19,10 @@ from trivium.execute.graph import GraphMode
 from trivium.execute.logprobs import token_logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import sample_rows
+from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
-from trivium.types.step import PromptLogprobs, RowWork, Step, StepResult
+from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult
 
 # Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
 PROMPT_LOGITS_AT_ONCE = 64
@@ -39,13 +40,22 @@ class RunningStep:
 
 
 class Runner:
-    def __init__(self, model: Decoder, kv: KVCache, rows: Rows, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        kv: KVCache,
+        rows: Rows,
+        block_size: int,
+        device: torch.device,
+        grammars: GrammarService,
+    ) -> None:
         self.graph = GraphMode(model, kv, max_rows=len(rows.tokens), max_blocks=rows.tables[0].shape[1])
         self._model = model
         self._kv = kv
         self._rows = rows
         self._block_size = block_size
         self._device = device
+        self._grammars = grammars
 
     def launch(self, step: Step) -> RunningStep:
         return RunningStep(self._run(step))
@@ -56,7 +66,7 @@ class Runner:
         if not step.work:
             return StepResult(step_id=step.id, sampled=())
         if (logits := self.graph.decode(self._rows, step)) is not None:
-            sampled, failures = sample_rows(logits, self._rows, [work.row for work in step.work])
+            sampled, failures = self._sample(logits, [work.row for work in step.work])
             return StepResult(step_id=step.id, sampled=tuple(sampled), failures=tuple(failures))
         batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
         hidden = self.graph.forward(batch)
@@ -66,16 +76,26 @@ class Runner:
             return StepResult(step_id=step.id, sampled=(), prompt_logprobs=prompt_logprobs)
         last = torch.from_numpy(batch.last[samples]).to(self._device)
         logits = self._model.logits(hidden[last])
-        sampled, failures = sample_rows(logits, self._rows, [work.row for work in step.work if work.samples])
+        sampled, failures = self._sample(logits, [work.row for work in step.work if work.samples])
         return StepResult(
             step_id=step.id, sampled=tuple(sampled), prompt_logprobs=prompt_logprobs, failures=tuple(failures)
         )
 
+    def _sample(self, logits: Tensor, row_ids: Sequence[int]) -> tuple[list[SampledRow], list[RowFailure]]:
+        sampled = sample_rows(logits, self._rows, row_ids, self._grammars)
+        self._grammars.ask_for_masks()  # of the next step: they are filled while that is planned and computed
+        return sampled
+
     def _apply_changes(self, step: Step) -> None:
         for row in step.ends:
             self._rows.end(row)
+            self._grammars.close_row(row)
         for start in step.starts:
             self._rows.start(start)
+            if start.sampling.grammar is not None:
+                generated = start.tokens[start.num_prompt_tokens :]
+                self._grammars.open_row(start.row, start.sampling.grammar, generated)
+        self._grammars.ask_for_masks()
         if step.copies:
             self._kv.copy_blocks([(copy.src, copy.dst) for copy in step.copies])
         for work in step.work:

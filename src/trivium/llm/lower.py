@@ -9,10 +9,11 @@ from functools import partial
 
 from trivium.llm.params import MAX_SEED, SamplingParams
 from trivium.llm.prompts import Prompt, split_prompt
+from trivium.llm.structured import read_structured_outputs
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
 from trivium.types.errors import InvalidRequestError, NeverFitsError
-from trivium.types.request import Request, Sampling, Stopping, ThinkingBudget
+from trivium.types.request import Grammar, Request, Sampling, Stopping, ThinkingBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def _lower_sampling(params: SamplingParams, tokenizer: Tokenizer | None, card: M
         bad_words=_lower_bad_words(params, tokenizer),
         allowed_token_ids=tuple(params.allowed_token_ids) if params.allowed_token_ids is not None else None,
         thinking=_lower_thinking(params, tokenizer),
+        grammar=_lower_grammar(params, tokenizer),
         logprobs=_lower_count("logprobs", params.logprobs, card),
         prompt_logprobs=_lower_count("prompt_logprobs", params.prompt_logprobs, card),
     )
@@ -133,6 +135,14 @@ def _lower_thinking(params: SamplingParams, tokenizer: Tokenizer | None) -> Thin
         end=tuple(encode(limit.end)),
         closing=tuple(encode(limit.end + limit.goes_on)),
     )
+
+
+def _lower_grammar(params: SamplingParams, tokenizer: Tokenizer | None) -> Grammar | None:
+    structured = read_structured_outputs(params.structured_outputs)
+    if structured is None:
+        return None
+    _needed(tokenizer, "an answer of a given form", structured.param)
+    return structured.lower()
 
 
 def _lower_count(field: str, count: int | None, card: ModelCard) -> int | None:

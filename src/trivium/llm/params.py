@@ -6,7 +6,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from trivium.llm.structured import StructuredOutputsParams, read_structured_outputs
 from trivium.types.errors import InvalidRequestError
 
 MAX_N = 1024
@@ -54,6 +56,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None = None
     thinking: ThinkingLimit | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None  # the form that answers must have
 
     def __post_init__(self) -> None:
         self.check()
@@ -100,6 +103,9 @@ class SamplingParams:
         _check_logit_bias(self.logit_bias)
         if self.thinking is not None:
             _check_int("thinking.max_tokens", self.thinking.max_tokens, 0)
+        self.structured_outputs = read_structured_outputs(self.structured_outputs)
+        if self.structured_outputs is not None and self.ignore_eos:
+            raise _wrong("ignore_eos", True, "false where the answer has a form, for the end token ends that")
 
 
 @dataclass

@@ -20,8 +20,25 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchemaFormat(Struct, kw_only=True):
+    """`strict` changes nothing: answers always match the schema, or it is refused."""
+
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(Struct, kw_only=True):
     type: str
+    json_schema: JsonSchemaFormat | None = None
+
+    schema: dict[str, Any] | bool | None = None  # with json_object
+    structures: list[Any] | None = None  # with structural_tag, and the two that follow
+    triggers: list[Any] | None = None
+    format: dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
 
 class GenerationRequest(Struct, kw_only=True):
@@ -40,6 +57,7 @@ class GenerationRequest(Struct, kw_only=True):
     logit_bias: dict[str, Number] | None = None
     max_tokens: Count | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
 
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -58,8 +76,7 @@ class GenerationRequest(Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
 
-    # Features of other servers that we do not have: refused by name, because to ignore them would be to answer wrongly.
-    response_format: ResponseFormat | None = None
+    # What form the answer must have: other servers' names for it.
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -69,6 +86,9 @@ class GenerationRequest(Struct, kw_only=True):
     regex: Any = None
     ebnf: Any = None
     grammar: Any = None
+    structural_tag: Any = None
+
+    # Features of other servers that we do not have: refused by name, because to ignore them would be to answer wrongly.
     use_beam_search: bool | None = None
     logits_processors: Any = None
     lora_path: Any = None

@@ -8,6 +8,7 @@ from trivium.llm.params import SamplingParams
 from trivium.serve.errors import invalid
 from trivium.serve.limits import Limits
 from trivium.serve.openai.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from trivium.serve.openai.structured import structured_outputs
 from trivium.serve.state import ServerState
 
 # Fields that mean the same on both sides.
@@ -35,15 +36,6 @@ PASSED = (
 )
 
 UNSUPPORTED = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "grammar",
     "use_beam_search",
     "logits_processors",
     "lora_path",
@@ -64,6 +56,7 @@ def sampling_params(
     given: dict[str, Any] = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
     if request.top_p == 0:
         given["top_p"] = SMALLEST_TOP_P
+    given["structured_outputs"] = structured_outputs(request)
     return SamplingParams(n=n, max_tokens=max_tokens, logprobs=logprobs, **given)
 
 
@@ -71,12 +64,6 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     for field in UNSUPPORTED:
         if getattr(request, field, None) not in (None, False):
             raise invalid(f"{field} is not supported by this server", field, "unsupported_parameter")
-    if request.response_format is not None and request.response_format.type != "text":
-        raise invalid(
-            f"response_format of type {request.response_format.type[:80]!r} is not supported by this server; 'text' is",
-            "response_format",
-            "unsupported_parameter",
-        )
     if request.stream_options is not None and not request.stream:
         raise invalid("stream_options may only be given with stream: true", "stream_options")
     if request.prompt_logprobs is not None and request.stream:
