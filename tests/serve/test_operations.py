@@ -220,3 +220,18 @@ def test_any_model_name_is_served_where_the_switch_says_so(tiny_model: Path) -> 
         assert (answer.status_code, answer.json()["model"]) == (200, "gpt-4o")
     finally:
         assert server.stop() == 0
+
+
+def test_with_overlap_the_answer_is_the_same_and_what_was_planned_ahead_is_counted(
+    server: ServerProcess, tiny_model: Path
+) -> None:
+    ask = {**ASK, "max_tokens": 40, "temperature": 0.7, "seed": 5, "ignore_eos": True}
+    ahead = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--overlap")
+    try:
+        answers = [where.post(PATH, ask).json()["choices"] for where in (server, ahead)]
+        metrics = ahead.wait_until_idle()
+    finally:
+        assert ahead.stop() == 0
+    assert answers[0] == answers[1]
+    assert metrics["trivium_planned_ahead_total"] == 39
+    assert metrics["trivium_discarded_total"] == 0

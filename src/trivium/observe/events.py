@@ -67,6 +67,9 @@ class EngineSample(Struct, frozen=True):
     steps: int
     step_seconds: float
     queue_seconds: float  # sum over requests, from their arrival to their first step
+    planned_ahead: int  # positions, before their token was known
+    discarded: int  # positions computed for sequences that had ended meanwhile
+    held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason
     restarts: int  # of the process; the counts above begin again with each
 
 

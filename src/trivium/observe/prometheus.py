@@ -135,6 +135,14 @@ class EngineCollector(Collector):
             ("engine_steps", "Steps of the engine", sample.steps),
             ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
             ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
+            ("planned_ahead", "Positions planned before their token was known", sample.planned_ahead),
+            ("discarded", "Positions computed for sequences that had ended meanwhile", sample.discarded),
             ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
         ):
             yield CounterMetricFamily(f"trivium_{name}", text, value)
+        held_back = CounterMetricFamily(
+            "trivium_held_back", "Times a sequence could not be planned ahead, by reason", labels=["reason"]
+        )
+        for reason, count in sample.held_back.items():
+            held_back.add_metric([reason], count)
+        yield held_back

@@ -164,8 +164,8 @@ class Scheduler:
             return None
         self._must_settle = False
         draft = StepDraft(self.limits.max_batch_tokens)
-        self._plan_single_tokens(draft)
-        self._plan_chunks_and_admit(draft, now)
+        lacking_more = self._plan_single_tokens(draft)
+        self._plan_chunks_and_admit(lacking_more, draft, now)
         if not draft.work and (self._in_flight or not self._ended_rows):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
@@ -174,21 +174,22 @@ class Scheduler:
         self._in_flight[step.id] = draft.work
         return step
 
-    def _plan_single_tokens(self, draft: StepDraft) -> None:
-        running = self._running
-        i = 0
-        while i < len(running) and draft.budget:  # `running` loses its last when someone is preempted
-            sequence = running[i]
-            i += 1
+    def _plan_single_tokens(self, draft: StepDraft) -> list[Sequence]:
+        """Rows that lack one token get theirs. Returns those that lack more."""
+        lacking_more = []
+        for sequence in self._running:  # which loses its last when someone is preempted
             position, num_awaited = sequence.num_planned, sequence.num_awaited
-            if len(sequence.tokens) + num_awaited - position != 1:
+            num_missing = len(sequence.tokens) + num_awaited - position
+            if num_missing > 1:
+                lacking_more.append(sequence)
                 continue
-            if num_awaited and not self._may_run_ahead(sequence):
+            if not num_missing or not draft.budget or (num_awaited and not self._may_run_ahead(sequence)):
                 continue
             if position < sequence.tables.writable_end:
                 draft.add(sequence, 1)
             else:
                 self._plan_with_preemption(sequence, 1, draft)
+        return lacking_more
 
     def _may_run_ahead(self, sequence: Sequence) -> bool:
         """Whether the position of a token that is still being drawn is of use, and may be planned."""
@@ -200,9 +201,9 @@ class Scheduler:
         self._num_planned_ahead += 1
         return True
 
-    def _plan_chunks_and_admit(self, draft: StepDraft, now: float) -> None:
+    def _plan_chunks_and_admit(self, lacking_more: list[Sequence], draft: StepDraft, now: float) -> None:
         """By priority; within one, running sequences go before waiting ones."""
-        for sequence in [s for s in self._running if s.num_missing > 1]:
+        for sequence in lacking_more:
             self._admit(draft, now, before=sequence.request.priority)
             if sequence.state is State.RUNNING and draft.budget:
                 self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)

@@ -50,5 +50,8 @@ def _sample(stats: Stats, restarts: int) -> EngineSample:
         steps=stats.num_steps,
         step_seconds=stats.step_seconds,
         queue_seconds=scheduler.queue_seconds,
+        planned_ahead=scheduler.planned_ahead,
+        discarded=scheduler.discarded,
+        held_back=scheduler.held_back,
         restarts=restarts,
     )
