@@ -11,6 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trivium.llm.outputs import CompletionDelta, CompletionOutput, RequestOutput
+from trivium.llm.structured import read_structured_outputs
+from trivium.serve.chat.forms import answer_form
 from trivium.serve.chat.news import (
     ChatNews,
     ChatResult,
@@ -24,7 +26,6 @@ from trivium.serve.chat.news import (
 from trivium.serve.chat.reading import ChoiceReader
 from trivium.serve.chat.thinking import tells_reasoning, thinking_limit
 from trivium.serve.chat.tools import Tools, read_tools
-from trivium.serve.errors import invalid
 from trivium.serve.generation import Job, generate
 from trivium.serve.openai.logprobs import TokenShapes
 from trivium.serve.openai.messages import chat_prompt
@@ -43,11 +44,11 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
     """
     state.check_model(request.model)
     tools = read_tools(request, state.limits)
-    if tools.choice == "required":
-        raise invalid("a call cannot be enforced by this server yet", "tool_choice", "unsupported_parameter")
     sampling = chat_sampling(request, state)
     prompt = await chat_prompt(state, request, tools.offered)
     in_reasoning = state.dialect.opens_reasoning(prompt["prompt"], _continued(request))
+    asked = read_structured_outputs(sampling.structured_outputs)
+    sampling.structured_outputs = answer_form(asked, tools, state.dialect, in_reasoning=in_reasoning)
     sampling.thinking = thinking_limit(request, state.dialect, state.template.source, in_reasoning=in_reasoning)
     return Chat(
         state=state,
