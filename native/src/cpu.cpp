@@ -89,14 +89,26 @@ std::vector<float> sample_results(const Kernels& kernels) {
         results.insert(results.end(), y.begin(), y.end());
     }
 
-    constexpr int64_t dim = 64, num_queries = 3, num_keys = 4;
+    constexpr int64_t dim = 64, num_queries = 3, num_keys = 16;
+    const int64_t slots[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int32_t table[] = {0};
-    const PagedCache cache = {x.data(), num_keys * dim, dim, dim};
-    std::vector<float> attention_memory(attention_scratch(num_queries, dim) + 16), attended(num_queries * dim);
-    const Attention attention = {cache, cache, false, num_keys, 1, dim, 0.125f, 0, 30.0f};
-    kernels.attention(attention, {x.data() + columns, dim, dim, attended.data(), dim, dim, num_queries,
-                                  num_keys - num_queries, 0, table, attention_memory.data()});
-    results.insert(results.end(), attended.begin(), attended.end());
+    for (const KVType type : {KVType::f32, KVType::bf16}) {
+        std::vector<float> keys(num_keys * dim), values(num_keys * dim), attended(num_queries * dim);
+        const auto cache = [](std::vector<float>& v) -> PagedCache {
+            return {reinterpret_cast<uint8_t*>(v.data()), 0, 0};
+        };
+        KVWrite write = {x.data(), dim, num_keys, slots, cache(keys).data, 0, num_keys, dim, type};
+        kernels.write_keys(write);
+        write.head = cache(values).data;
+        kernels.write_values(write);
+        const Attention attention = {cache(keys), cache(values), type, num_keys, 1, dim, 0.125f, 0, 30.0f};
+        std::vector<float> memory(kernels.attention_sizes(attention, num_queries).scratch + 16);
+        float* attention_scratch = memory.data();
+        while (reinterpret_cast<uintptr_t>(attention_scratch) % 64) ++attention_scratch;
+        kernels.attention(attention, {x.data() + columns, dim, dim, attended.data(), dim, dim, num_queries,
+                                      num_keys - num_queries, 0, table, 0, 1, nullptr, attention_scratch});
+        results.insert(results.end(), attended.begin(), attended.end());
+    }
     return results;
 }
 

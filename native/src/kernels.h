@@ -60,28 +60,49 @@ struct FloatPart {
     bool adds;  // to what `out` holds
 };
 
-// A paged cache of keys or of values, [num_blocks, block_size, heads, dim]; elements of a head are contiguous.
+// Elements of a KV cache.
+enum class KVType : uint8_t { f32, bf16 };
+
+// A cache of keys or of values, in blocks. What a head has in a block lies together, in words of 4 bytes, so that 16 words
+// beside each other are what one vector multiplies: an element (bfloat16: a pair of elements) of 16 keys, or of 16
+// dimensions of a value.
+//
+//     float32   keys [dim][block_size]        values [block_size][dim]
+//     bfloat16  keys [dim / 2][block_size][2] values [block_size / 2][dim][2]
 struct PagedCache {
-    const void* data;
-    int64_t block_stride;
-    int64_t token_stride;
-    int64_t head_stride;
+    uint8_t* data;
+    int64_t block_bytes;  // from a block to the next
+    int64_t head_bytes;   // from a head to the next
+};
+
+// Keys, or values, of one head that go into a cache.
+struct KVWrite {
+    const float* x;  // of the first token
+    int64_t x_stride;
+    int64_t num_tokens;
+    const int64_t* slots;  // block * block_size + token of the block
+    uint8_t* head;         // in block 0
+    int64_t block_bytes;
+    int64_t block_size;
+    int64_t dim;
+    KVType type;
 };
 
 // What all pieces of one attention call share.
 struct Attention {
     PagedCache keys;
     PagedCache values;
-    bool bf16;  // else float32
+    KVType type;
     int64_t block_size;
     int64_t group;  // query heads per key head
     int64_t dim;
-    float scale;
+    float scale;     // above 0
     int64_t window;  // 0: none
     float softcap;   // 0: none
 };
+constexpr int64_t attention_tile = 128;  // keys, cut at absolute positions
 
-// Queries of one row against one key head.
+// Queries of one row, in the heads of one group, against some tiles of keys of one key head.
 struct AttentionPart {
     const float* q;  // first query, first head of the group
     int64_t q_token_stride;
@@ -93,14 +114,15 @@ struct AttentionPart {
     int64_t position;  // of the first query
     int64_t key_head;
     const int32_t* table;  // the row's blocks; all that the queries see are valid
-    float* scratch;        // attention_scratch(...) floats
+    int64_t first_tile;
+    int64_t last_tile;
+    float* results;  // AttentionSizes::tile_results floats for each of the tiles; null: the tiles are all, `out` is written
+    float* scratch;  // AttentionSizes::scratch floats
 };
-constexpr int64_t attention_tile = 32;   // keys at a time, cut at absolute positions
-constexpr int64_t attention_items = 64;  // (query, head) pairs that share one pass over the keys, where a group allows
-
-static constexpr int64_t attention_scratch(int64_t num_items, int64_t padded_dim) {
-    return num_items * (2 * padded_dim + 2) + (2 * attention_tile + 1) * padded_dim;
-}
+struct AttentionSizes {
+    int64_t scratch;
+    int64_t tile_results;
+};
 
 struct Kernels {
     const char* name;
@@ -118,8 +140,12 @@ struct Kernels {
     void (*rotary)(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim);
     void (*gated)(const float* gate, const float* up, Activation activation, float* out, int64_t count);
     void (*add_scaled)(const float* x, float scale, float* sum, int64_t count);
-    void (*to_bf16)(const float* x, uint16_t* out, int64_t count);
+    void (*write_keys)(const KVWrite& write);
+    void (*write_values)(const KVWrite& write);
+    AttentionSizes (*attention_sizes)(const Attention& attention, int64_t num_items);  // items: queries * group
     void (*attention)(const Attention& attention, const AttentionPart& part);
+    // Of all tiles of a part, whose `results` other parts have filled, into its `out`.
+    void (*merge_attention)(const Attention& attention, const AttentionPart& part);
 };
 
 const Kernels& baseline_kernels();

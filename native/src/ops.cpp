@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,11 @@ namespace {
 constexpr int64_t cheap_elements_per_task = 4096;
 // Rows of a weight per task: some tiles, so that taking a task is cheap, few enough that threads end together.
 constexpr int64_t weight_rows_per_task = 4 * linear_tile;
+
+// (query, head) pairs that share one pass over the keys of their head, where a group allows.
+constexpr int64_t attention_items_together = 96;
+// A part of more items is not cut between tiles: there are other parts beside it, and the results between take memory.
+constexpr int64_t most_items_to_cut = 32;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -82,15 +88,30 @@ void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) 
     t.require_contiguous_tail(2);
 }
 
-PagedCache paged(const Tensor& cache) { return {cache.data, cache.strides[0], cache.strides[1], cache.strides[2]}; }
+// Keys [num_blocks, heads, dim / pair, block_size, pair] and values [num_blocks, heads, block_size / pair, dim, pair], with
+// pairs of 1 in float32 and of 2 in bfloat16.
+struct Caches {
+    KVType type;
+    int64_t num_blocks, heads, block_size, dim;
+    PagedCache keys, values;
+};
 
-void require_caches(const Tensor& keys, const Tensor& values, int64_t heads, int64_t dim) {
+Caches caches_of(const Tensor& keys, const Tensor& values) {
     require(keys.dtype == DType::f32 || keys.dtype == DType::bf16, "key_cache must be float32 or bfloat16");
-    keys.require_shape({-1, -1, heads, dim});
+    const int64_t pair = keys.dtype == DType::bf16 ? 2 : 1;
+    keys.require_shape({-1, -1, -1, -1, pair});
+    const int64_t num_blocks = keys.shape[0], heads = keys.shape[1], block_size = keys.shape[3], dim = keys.shape[2] * pair;
+    require(block_size > 0 && block_size % pair == 0,
+            "key_cache must have a block size that is a multiple of " + std::to_string(pair));
     values.require_dtype(keys.dtype);
-    values.require_shape({keys.shape[0], keys.shape[1], heads, dim});
-    for (const Tensor* cache : {&keys, &values}) cache->require_contiguous_tail(3);
-    require(keys.shape[1] > 0, "key_cache must have a block size of at least 1");
+    values.require_shape({num_blocks, heads, block_size / pair, dim, pair});
+    const auto paged = [](const Tensor& cache) -> PagedCache {
+        cache.require_contiguous_tail(2);
+        const int64_t bytes = cache.dtype == DType::bf16 ? 2 : 4;
+        return {cache.as<uint8_t>(), cache.strides[0] * bytes, cache.strides[1] * bytes};
+    };
+    return {keys.dtype == DType::bf16 ? KVType::bf16 : KVType::f32, num_blocks, heads, block_size, dim, paged(keys),
+            paged(values)};
 }
 
 }  // namespace
@@ -403,47 +424,45 @@ void Ops::write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, co
     const int64_t tokens = k.shape[0], heads = k.shape[1], dim = k.shape[2];
     require_heads(k, tokens, heads, dim);
     require_heads(v, tokens, heads, dim);
-    require_caches(key_cache, value_cache, heads, dim);
+    const Caches caches = caches_of(key_cache, value_cache);
+    require(caches.heads == heads && caches.dim == dim, "key_cache must have the heads and dimensions of k");
     key_cache.require_no_overlap();
     value_cache.require_no_overlap();
     slots.require_dtype(DType::i64);
     slots.require_shape({tokens});
     slots.require_contiguous();
-    const int64_t block_size = key_cache.shape[1];
     const int64_t* const slot = slots.as<const int64_t>();
-    for (int64_t i = 0; i < tokens; ++i) require_index(slot[i], key_cache.shape[0] * block_size, "slot");
+    for (int64_t i = 0; i < tokens; ++i) require_index(slot[i], caches.num_blocks * caches.block_size, "slot");
 
     const std::lock_guard lock(one_call_);
-    const auto write = [&](const Tensor& x, const Tensor& cache, int64_t token) {
-        const int64_t place = slot[token] / block_size * cache.strides[0] + slot[token] % block_size * cache.strides[1];
-        for (int64_t head = 0; head < heads; ++head) {
-            const float* const from = x.as<const float>() + token * x.strides[0] + head * x.strides[1];
-            const int64_t to = place + head * cache.strides[2];
-            if (cache.dtype == DType::bf16) {
-                kernels_.to_bf16(from, cache.as<uint16_t>() + to, dim);
-            } else {
-                std::copy_n(from, dim, cache.as<float>() + to);
-            }
-        }
+    const auto part = [&](const Tensor& x, const PagedCache& cache, int64_t head) -> KVWrite {
+        return {x.as<const float>() + head * x.strides[1], x.strides[0], tokens, slot, cache.data + head * cache.head_bytes,
+                cache.block_bytes, caches.block_size, dim, caches.type};
     };
-    // One thread: tokens may share a slot, and then the last must win.
-    for (int64_t token = 0; token < tokens; ++token) {
-        write(k, key_cache, token);
-        write(v, value_cache, token);
-    }
+    // A thread writes all tokens of a head: tokens may share a slot, and then the last must win, and they share words.
+    const int64_t heads_per_task = tokens * heads * dim < cheap_elements_per_task ? heads : 1;
+    const int64_t tasks_of_keys = ceil_div(heads, heads_per_task);
+    pool_.run(2 * tasks_of_keys, [&](int64_t task, int) {
+        const int64_t first = task % tasks_of_keys * heads_per_task;
+        for (int64_t head = first; head < std::min(heads, first + heads_per_task); ++head)
+            task < tasks_of_keys ? kernels_.write_keys(part(k, caches.keys, head))
+                                 : kernels_.write_values(part(v, caches.values, head));
+    });
 }
 
 void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
                           const AttentionTensors& batch, float scale, int64_t window, float softcap,
                           const Tensor& out) {
     q.require_shape({-1, -1, -1});
-    key_cache.require_shape({-1, -1, -1, -1});
-    const int64_t tokens = q.shape[0], heads = q.shape[1], dim = q.shape[2], key_heads = key_cache.shape[2];
+    const int64_t tokens = q.shape[0], heads = q.shape[1], dim = q.shape[2];
     require_heads(q, tokens, heads, dim);
     require_heads(out, tokens, heads, dim);
     out.require_no_overlap();
-    require_caches(key_cache, value_cache, key_heads, dim);
-    require(key_heads > 0 && heads % key_heads == 0, "the heads of q are not a multiple of the heads of the cache");
+    const Caches caches = caches_of(key_cache, value_cache);
+    require(caches.dim == dim, "key_cache must have the dimensions of q");
+    require(caches.heads > 0 && heads % caches.heads == 0,
+            "the heads of q are not a multiple of the heads of the cache");
+    require(scale > 0, "scale must be above 0");
     require(window >= 0, "window must be positive");
     for (const Tensor* t : {&batch.query_starts, &batch.context_lens, &batch.block_table}) {
         t->require_dtype(DType::i32);
@@ -457,38 +476,83 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
     const int32_t* const contexts = batch.context_lens.as<const int32_t>();
     require(starts[0] == 0 && starts[rows] == tokens, "query_starts must run from 0 to the number of queries");
 
-    const int64_t block_size = key_cache.shape[1], group = heads / key_heads;
-    const int64_t queries_per_task = std::max<int64_t>(1, attention_items / group);
-    struct Task {
-        int64_t row, first, count, position, head;
-    };
-    std::vector<Task> tasks;
+    const std::lock_guard lock(one_call_);
+    const int64_t group = heads / caches.heads;
+    const int64_t queries_per_part = std::max<int64_t>(1, attention_items_together / group);
+    attention_parts_.clear();
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t count = int64_t{starts[row + 1]} - starts[row], position = contexts[row] - count;
         require(count >= 0 && position >= 0, "row " + std::to_string(row) + " has fewer keys than queries");
         if (count == 0) continue;
-        const int64_t oldest = window && position >= window ? position - window + 1 : 0;
-        const int64_t last_block = (contexts[row] - 1) / block_size;
+        const auto oldest_seen = [&](int64_t i) { return window && i >= window ? i - window + 1 : 0; };
+        const int64_t last_block = (contexts[row] - 1) / caches.block_size;
         require(last_block < table_width, "the block table of row " + std::to_string(row) + " is too short");
-        for (int64_t i = oldest / block_size; i <= last_block; ++i)
-            require_index(batch.block_table.as<const int32_t>()[row * table_width + i], key_cache.shape[0], "block");
-        for (int64_t i = 0; i < count; i += queries_per_task)
-            for (int64_t head = 0; head < heads; head += group)
-                tasks.push_back({row, starts[row] + i, std::min(queries_per_task, count - i), position + i, head});
+        const int32_t* const table = batch.block_table.as<const int32_t>() + row * table_width;
+        for (int64_t i = oldest_seen(position) / caches.block_size; i <= last_block; ++i)
+            require_index(table[i], caches.num_blocks, "block");
+        // The last queries, which have most to do, first: then threads end together.
+        for (int64_t first = (count - 1) / queries_per_part * queries_per_part; first >= 0; first -= queries_per_part) {
+            const int64_t queries = std::min(queries_per_part, count - first), token = starts[row] + first;
+            for (int64_t head = 0; head < caches.heads; ++head)
+                attention_parts_.push_back(
+                    {q.as<const float>() + token * q.strides[0] + head * group * q.strides[1], q.strides[0], q.strides[1],
+                     out.as<float>() + token * out.strides[0] + head * group * out.strides[1], out.strides[0],
+                     out.strides[1], queries, position + first, head, table,
+                     oldest_seen(position + first) / attention_tile,
+                     ceil_div(position + first + queries, attention_tile), nullptr, nullptr});
+        }
+    }
+    attend({caches.keys, caches.values, caches.type, caches.block_size, group, dim, scale, window, softcap});
+}
+
+void Ops::attend(const Attention& attention) {
+    const auto cost = [&](const AttentionPart& part) { return part.num_queries * (part.last_tile - part.first_tile); };
+    int64_t total = 0, scratch_floats = 0, result_floats = 0;
+    for (const AttentionPart& part : attention_parts_) total += cost(part);
+    const int64_t worth_cutting = ceil_div(total, 2 * pool_.num_threads());
+
+    // Parts of few queries that would keep one thread busy while others wait are cut between tiles of keys.
+    struct Piece {
+        int64_t part, first_tile, last_tile;
+    };
+    std::vector<Piece> pieces;
+    std::vector<int> pieces_of(attention_parts_.size());
+    std::vector<AttentionSizes> sizes(attention_parts_.size());
+    for (size_t i = 0; i < attention_parts_.size(); ++i) {
+        const AttentionPart& part = attention_parts_[i];
+        sizes[i] = kernels_.attention_sizes(attention, part.num_queries * attention.group);
+        scratch_floats = std::max(scratch_floats, sizes[i].scratch);
+        const int64_t tiles = part.last_tile - part.first_tile;
+        const bool cuts = pool_.num_threads() > 1 && part.num_queries * attention.group <= most_items_to_cut;
+        const int64_t count = cuts ? std::min(tiles, ceil_div(cost(part), worth_cutting)) : 1;
+        for (int64_t c = 0; c < count; ++c)
+            pieces.push_back({static_cast<int64_t>(i), part.first_tile + tiles * c / count,
+                              part.first_tile + tiles * (c + 1) / count});
+        pieces_of[i] = static_cast<int>(count);
+        if (count > 1) result_floats += tiles * sizes[i].tile_results;
+    }
+    float* results = attention_results_.at_least(result_floats);
+    std::vector<std::atomic<int>> left(attention_parts_.size());
+    for (size_t i = 0; i < attention_parts_.size(); ++i) {
+        left[i].store(pieces_of[i], std::memory_order_relaxed);
+        if (pieces_of[i] == 1) continue;
+        attention_parts_[i].results = results;
+        results += (attention_parts_[i].last_tile - attention_parts_[i].first_tile) * sizes[i].tile_results;
     }
 
-    const std::lock_guard lock(one_call_);
-    const Attention shared = {paged(key_cache), paged(value_cache), key_cache.dtype == DType::bf16, block_size, group,
-                              dim,              scale,              window,                         softcap};
-    const int64_t padded_dim = ceil_div(dim, kernels_.lanes) * kernels_.lanes;
-    const std::vector<float*> scratch = this->scratch(attention_scratch(queries_per_task * group, padded_dim));
-    pool_.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int worker) {
-        const Task& task = tasks[i];
-        const int64_t head = task.head;
-        kernels_.attention(shared, {q.as<const float>() + task.first * q.strides[0] + head * q.strides[1], q.strides[0],
-                                    q.strides[1], out.as<float>() + task.first * out.strides[0] + head * out.strides[1],
-                                    out.strides[0], out.strides[1], task.count, task.position, head / group,
-                                    batch.block_table.as<const int32_t>() + task.row * table_width, scratch[worker]});
+    const std::vector<float*> scratch = this->scratch(scratch_floats);
+    pool_.run(static_cast<int64_t>(pieces.size()), [&](int64_t i, int worker) {
+        const Piece& piece = pieces[i];
+        AttentionPart part = attention_parts_[piece.part];
+        part.scratch = scratch[worker];
+        const AttentionPart whole = part;
+        part.first_tile = piece.first_tile;
+        part.last_tile = piece.last_tile;
+        if (whole.results) part.results += (part.first_tile - whole.first_tile) * sizes[piece.part].tile_results;
+        kernels_.attention(attention, part);
+        // Whoever finishes a part last merges its tiles.
+        if (left[piece.part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
+            kernels_.merge_attention(attention, whole);
     });
 }
 

@@ -77,6 +77,7 @@ private:
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
     QuantizedRows quantized(const Tensor& x);
     const uint32_t* laid(const Tensor& x, WeightType type);  // for float weights
+    void attend(const Attention& attention);  // all of attention_parts_
     int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
     // work(first, count) over `num_elements` cheap elements.
     template <typename Work>
@@ -91,6 +92,8 @@ private:
     Buffer laid_x_[3];  // by the float type of the weights
     std::vector<PackedPart> packed_tasks_;
     std::vector<FloatPart> float_tasks_;
+    std::vector<AttentionPart> attention_parts_;
+    Buffer attention_results_;
     Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
 };
 

@@ -30,6 +30,11 @@ const T& at(const std::vector<T>& items, int64_t index, const char* what) {
     return items[static_cast<size_t>(index)];
 }
 
+int64_t head_dim(const Tensor& key_cache) {
+    key_cache.require_shape({-1, -1, -1, -1, -1});
+    return key_cache.shape[2] * key_cache.shape[4];
+}
+
 // Vectors are loaded whole at the end of a row too; a cache line more keeps that inside.
 constexpr int64_t padding_floats = 16;
 
@@ -105,8 +110,7 @@ void Program::rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_
 }
 
 void Program::write_kv(int64_t k, int64_t v, const Tensor& key_cache, const Tensor& value_cache, int64_t group) {
-    key_cache.require_shape({-1, -1, -1, -1});
-    const int64_t dim = key_cache.shape[3];
+    const int64_t dim = head_dim(key_cache);
     if (width(k) % dim || width(v) != width(k)) throw std::invalid_argument("write_kv: widths do not fit");
     steps_.push_back([=, this](const StepTensors& step) {
         ops_.write_kv(heads(k, dim), heads(v, dim), key_cache, value_cache, step.group(group).slots);
@@ -114,8 +118,7 @@ void Program::write_kv(int64_t k, int64_t v, const Tensor& key_cache, const Tens
 }
 
 void Program::paged_attention(int64_t q, const RecordedAttention& a, int64_t out) {
-    a.key_cache.require_shape({-1, -1, -1, -1});
-    const int64_t dim = a.key_cache.shape[3];
+    const int64_t dim = head_dim(a.key_cache);
     if (width(q) % dim || width(out) != width(q)) throw std::invalid_argument("paged_attention: widths do not fit");
     steps_.push_back([=, this](const StepTensors& step) {
         ops_.paged_attention(heads(q, dim), a.key_cache, a.value_cache, step.group(a.group).attention, a.scale, a.window,

@@ -45,7 +45,7 @@ def test_a_replayed_step_is_the_eager_step_to_the_bit(family: TinyFamily, tmp_pa
     family.save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
     spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
-    kv = KVCache(spec, 100 * len(spec.groups), "cpu")
+    kv = KVCache(spec, 100 * len(spec.groups), model.ops.kv_layout, "cpu")
     rows = Rows(8, 512, spec)
     graph = GraphMode(model, kv, max_rows=4, max_blocks=8)
     if model.spec.moe is not None:
@@ -62,7 +62,7 @@ def test_packed_layers_are_joined_and_add_to_residuals_without_changing_a_bit() 
     """The default model: its quantized weights are packed, which the recorder fuses."""
     model = load_model(open_source(ModelStore().resolve(DEFAULT_MODEL)), select_ops("native"), torch.float32, "cpu")
     spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
-    kv = KVCache(spec, 100, "cpu")
+    kv = KVCache(spec, 100, model.ops.kv_layout, "cpu")
     rows = Rows(8, 512, spec)
     graph = GraphMode(model, kv, max_rows=4, max_blocks=8)
     for lengths in ([1], [40, 1, 17]):
@@ -75,12 +75,12 @@ def test_packed_layers_are_joined_and_add_to_residuals_without_changing_a_bit() 
 def test_reference_kernels_have_no_graph_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("reference"), torch.float32, "cpu")
-    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "float32"), 4, "cpu"), 4, 8)
+    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "float32"), 4, model.ops.kv_layout, "cpu"), 4, 8)
     assert graph.state == "none: these kernels have no graph mode"
 
 
 def test_other_activations_than_float32_run_eagerly_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("native"), torch.bfloat16, "cpu")
-    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "bfloat16"), 4, "cpu"), 4, 8)
+    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "bfloat16"), 4, model.ops.kv_layout, "cpu"), 4, 8)
     assert graph.state == "none: activations are bfloat16, and native ops take float32"

@@ -42,7 +42,7 @@ def test_native_agrees_with_the_reference_on_every_case(op: str, instruction_set
         want, got = module.reference(*case.arguments), native(*arguments)
         for want_tensor, got_tensor in zip(tensors_in(want), tensors_in(got), strict=True):
             assert got_tensor.shape == want_tensor.shape and got_tensor.dtype == want_tensor.dtype, case.name
-            assert error(got_tensor, want_tensor) <= module.TOLERANCE, case.name
+            assert error(got_tensor, want_tensor) <= (case.tolerance or module.TOLERANCE), case.name
         # What it was given is as the reference left it: caches written alike, all else untouched.
         for left_by_reference, left_by_native in zip(tensors_in(case.arguments), tensors_in(arguments), strict=True):
             assert same_numbers(left_by_reference, left_by_native), case.name
@@ -73,15 +73,6 @@ def test_activations_of_another_dtype_run_on_the_reference_and_are_counted(
     assert ops.fallbacks[f"rms_norm: {name} activations"] == 1
 
 
-def test_a_cache_of_another_dtype_runs_on_the_reference_and_is_counted(random: Generator) -> None:
-    ops = native_ops(num_threads=1)
-    cache = torch.zeros(2, 4, 1, 8, dtype=torch.float16)
-    k = normal(random, 1, 1, 8)
-    ops.write_kv(k, k, cache, cache, torch.tensor([5]))
-    assert torch.equal(cache[1, 1], k[0].half())
-    assert ops.fallbacks == {"write_kv: float16 cache": 1}
-
-
 @every_path
 def test_biases_and_norm_weights_may_be_of_any_dtype(random: Generator, instruction_set: str) -> None:
     ops = ops_of(instruction_set)
@@ -94,10 +85,10 @@ def test_bf16_caches_round_to_nearest_even_as_torch_does(instruction_set: str) -
     tricky = torch.tensor([0.0, -0.0, 1.0, float("inf"), float("-inf"), float("nan"), 3.4e38, 1e-45])
     halfway = (torch.arange(0x3F800000, 0x3F800000 + 64 * 0x4000, 0x4000, dtype=torch.int32)).view(torch.float32)
     k = torch.cat([tricky, halfway])[None, None]
-    cache = torch.zeros(2, 1, 1, 1, k.shape[-1], dtype=torch.bfloat16)
-    ops_of(instruction_set).write_kv(k, -k, cache[0], cache[1], torch.tensor([0]))
-    assert same_numbers(cache[0, 0, 0, 0], k[0, 0].bfloat16())
-    assert same_numbers(cache[1, 0, 0, 0], (-k)[0, 0].bfloat16())
+    cache = torch.zeros(2, 1, 2, 1, k.shape[-1], dtype=torch.bfloat16)
+    ops_of(instruction_set).write_kv(k, -k, cache[0], cache[1], torch.tensor([1]))
+    assert same_numbers(cache[0, 0, 1, 0], k[0, 0].bfloat16())
+    assert same_numbers(cache[1, 0, 1, 0], (-k)[0, 0].bfloat16())
 
 
 @every_path

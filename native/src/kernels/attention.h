@@ -1,151 +1,375 @@
-// Paged attention: keys in tiles of `attention_tile`, cut at absolute positions, with a running softmax. What a query
-// computes depends on its own position and keys only: a tile's part that it does not see has weight 0 and is skipped.
+// Paged attention. A query's keys are cut at absolute positions into tiles of `attention_tile`. Each tile gives a softmax
+// of its own; the tiles' results are then merged from the first to the last. So a query's result depends on its own
+// position and keys only: not on who else is computed, nor on which thread computed which tile.
+//
+// Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. With a
+// bfloat16 cache queries and softmax weights are rounded to bfloat16 too (products.h).
 #pragma once
 
 #include <math.h>
 
 #include "../kernels.h"
-#include "decode.h"
+#if defined(__AMX_BF16__)
+#include "amx_attention.h"
+#endif
+#include "denormals.h"
+#include "paged_kv.h"
+#include "products.h"
 
 namespace trivium::TRIVIUM_ISA {
 
-static_assert(attention_tile % lanes == 0);
-
-// The heads of one tile's positions, as float32 rows that are zero from `dim` to a multiple of `lanes`.
-struct KeyTile {
-    const float* keys[attention_tile];
-    const float* values[attention_tile];
-};
-
-static inline const float* head_in_block(const Attention& a, const PagedCache& cache, int64_t block, int64_t token,
-                                         int64_t key_head, float* staging) {
-    const int64_t offset = block * cache.block_stride + token * cache.token_stride + key_head * cache.head_stride;
-    const float* const plain = static_cast<const float*>(cache.data) + offset;
-    if (!a.bf16 && a.dim % lanes == 0) return plain;
-    if (a.bf16) {
-        const uint16_t* const packed = static_cast<const uint16_t*>(cache.data) + offset;
-        for (int64_t i = 0; i < a.dim; ++i) staging[i] = bf16_to_float(packed[i]);
+// 2^x for x up to about 1, and 0 below -127. 2^x = 2^n 2^r with n whole and |r| <= 1/2, and 2^r by a polynomial of least
+// relative error among those that are 1 at 0: 1.0e-4 of degree 3, 9.1e-8 of degree 5.
+template <int degree>
+static inline Vec exp2(Vec x) {
+    const Vec lowest = splat(-127.0f), rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
+    const Vec clamped = lowest > x ? lowest : x;
+    const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
+    Vec p;
+    if constexpr (degree == 3) {
+        p = fma(splat(0.0550089329f), r, splat(0.242210954f));
+        p = fma(p, r, splat(0.693282902f));
     } else {
-        memcpy(staging, plain, 4 * a.dim);
+        static_assert(degree == 5);
+        p = fma(splat(0.00132647273f), r, splat(0.00967151299f));
+        p = fma(p, r, splat(0.0555073358f));
+        p = fma(p, r, splat(0.240222424f));
+        p = fma(p, r, splat(0.693147004f));
     }
-    for (int64_t i = a.dim; i < padded(a.dim); ++i) staging[i] = 0.0f;
-    return staging;
+    p = fma(p, r, splat(1.0f));
+    return (Vec)((IntVec)p + ((IntVec)shifted << 23));  // at -127 all bits become 0
 }
 
-// scores[j] = q . keys[j] for the `lanes` keys from `keys` on.
-static inline Vec scores_of(const float* q, const float* const* keys, int64_t padded_dim) {
-    constexpr int together = 4;
-    Vec sums[lanes];
-    for (int j = 0; j < lanes; j += together) {
-        Vec s[together] = {};
-        const float* k[together];
-        for (int i = 0; i < together; ++i) k[i] = keys[j + i];
-        for (int64_t d = 0; d < padded_dim; d += lanes) {
-            const Vec a = load(q + d);
-            for (int i = 0; i < together; ++i) s[i] = fma(a, load(k[i] + d), s[i]);
-        }
-        for (int i = 0; i < together; ++i) sums[j + i] = s[i];
-    }
-    return lane_sums<lanes>(sums);
+constexpr float log2_e = 1.44269504f;
+
+// limit * tanh(x / limit), from tanh(y) = 1 - 2 / (e^2y + 1).
+static inline Vec soft_cap(Vec x, float limit) {
+    const Vec doubled = x * (2.0f * log2_e / limit), highest = splat(126.0f);
+    const Vec e = exp2<5>(doubled > highest ? highest : doubled);
+    return limit * (1.0f - 2.0f / (e + 1.0f));
 }
 
-// out[d] = out[d] * keep + sum over j of weights[j] * values[j][d], for `count` vectors from element d on.
-template <int count>
-static inline void weigh_values(const float* weights, const float* const* values, int64_t first, int64_t last,
-                                int64_t d, float keep, float* out) {
-    Vec s[count];
-    for (int i = 0; i < count; ++i) s[i] = load(out + d + i * lanes) * keep;
-    for (int64_t j = first; j < last; ++j) {
-        const Vec weight = splat(weights[j]);
-        for (int i = 0; i < count; ++i) s[i] = fma(weight, load(values[j] + d + i * lanes), s[i]);
-    }
-    for (int i = 0; i < count; ++i) store(out + d + i * lanes, s[i]);
-}
+// To the nearest bfloat16, ties away from 0.
+static inline Vec to_nearest_bf16(Vec x) { return (Vec)(((WordVec)x + 0x8000) & 0xffff0000); }
 
-// One query's running softmax.
-struct Running {
-    float largest;
-    float sum;
+// The softmax of a block of items over some of their keys: sum over keys of weight * value, not divided by the sum of the
+// weights yet. A weight is 2^(score - largest), with scores in units of log2.
+template <typename Products>
+struct Mixed {
+    static constexpr int64_t max_items = Products::max_items;
+    static constexpr int64_t padded_items = (max_items + 15) / 16 * 16;
+
+    float* largest;  // [padded_items]
+    float* weights;  // [max_items, 16]: sums of the weights of keys 0, 16, …, of keys 1, 17, …
+    float* values;   // [slices of the head, max_items, 32]
+
+    static int64_t num_floats(int64_t padded_dim) { return padded_items + max_items * (16 + padded_dim); }
+    static Mixed in(float* memory) { return {memory, memory + padded_items, memory + padded_items + 16 * max_items}; }
 };
 
-// Takes keys first … last - 1 of a tile into a query's softmax and output.
-static void attend_tile(const Attention& a, const float* q, const KeyTile& tile, int64_t first, int64_t last,
-                        Running& running, float* out) {
-    const int64_t dim = padded(a.dim);
-    float weights[attention_tile];
-    for (int64_t j = 0; j < attention_tile; j += lanes)
-        if (j < last && j + lanes > first) store(weights + j, scores_of(q, tile.keys + j, dim) * a.scale);
-    if (a.softcap != 0.0f)
-        for (int64_t j = first; j < last; ++j) weights[j] = a.softcap * tanhf(weights[j] / a.softcap);
-    for (int64_t j = 0; j < first; ++j) weights[j] = -INFINITY;
-    for (int64_t j = last; j < attention_tile; ++j) weights[j] = -INFINITY;
+// Less than any score; its difference to itself is 0, which that of -infinity is not.
+constexpr float nothing_seen = -1e30f;
 
-    Vec largest = load(weights);
-    for (int64_t j = lanes; j < attention_tile; j += lanes) largest = max(largest, load(weights + j));
-    const float new_largest = fmaxf(running.largest, lane_max(largest));
-    const float keep = exp(running.largest - new_largest);
-    Vec sum{};
-    for (int64_t j = 0; j < attention_tile; j += lanes) {
-        const Vec weight = exp(load(weights + j) - new_largest);
-        store(weights + j, weight);
-        sum += weight;
+template <typename Products>
+static void clear(const Mixed<Products>& mixed, int64_t padded_dim) {
+    for (int64_t i = 0; i < Mixed<Products>::padded_items; ++i) mixed.largest[i] = nothing_seen;
+    memset(mixed.weights, 0, 4 * Products::max_items * (16 + padded_dim));
+}
+
+// `all` becomes the softmax over its keys and over those of `more`.
+template <typename Products>
+static void merge(const Mixed<Products>& all, const Mixed<Products>& more, int64_t items, int64_t padded_dim) {
+    constexpr int64_t max_items = Products::max_items;
+    float keep[Mixed<Products>::padded_items], add[Mixed<Products>::padded_items];
+    for (int64_t i = 0; i < items; i += lanes) {
+        const Vec a = load(all.largest + i), b = load(more.largest + i), largest = max(a, b);
+        store(keep + i, exp2<5>(a - largest));
+        store(add + i, exp2<5>(b - largest));
+        store(all.largest + i, largest);
     }
-    running = {new_largest, running.sum * keep + lane_sum(sum)};
+    for (int64_t i = 0; i < items; ++i) {
+        const Vec kept = splat(keep[i]), added = splat(add[i]);
+        const auto join = [&](float* into, const float* from) {
+            store(into, fma(load(from), added, load(into) * kept));
+        };
+        for (int64_t j = 0; j < 16; j += lanes) join(all.weights + 16 * i + j, more.weights + 16 * i + j);
+        for (int64_t d = 0; d < padded_dim; d += panel_columns)
+            for (int64_t j = 0; j < panel_columns; j += lanes)
+                join(all.values + d * max_items + i * panel_columns + j, more.values + d * max_items + i * panel_columns + j);
+    }
+}
 
-    int64_t d = 0;
-    for (; d + 8 * lanes <= dim; d += 8 * lanes) weigh_values<8>(weights, tile.values, first, last, d, keep, out);
-    for (; d + 4 * lanes <= dim; d += 4 * lanes) weigh_values<4>(weights, tile.values, first, last, d, keep, out);
-    for (; d < dim; d += lanes) weigh_values<1>(weights, tile.values, first, last, d, keep, out);
+template <KVType type, typename Products>
+class Attender {
+    static constexpr int64_t max_items = Products::max_items;
+    static constexpr int64_t tile_slices = attention_tile / slice_elements;
+    typedef typename Products::Word Word;
+
+public:
+    static AttentionSizes sizes(const Attention& a, int64_t num_items) {
+        const int64_t dim = padded_dim(a), blocks = num_blocks(num_items), mixed = Mixed<Products>::num_floats(dim);
+        const int64_t queries = blocks * max_items * dim;
+        return {queries + (blocks + 1) * mixed + 2 * tile_slices * max_items * slice_elements + copied_tile_floats(dim) +
+                    vector_floats * 8,
+                blocks * mixed};
+    }
+
+    Attender(const Attention& a, const AttentionPart& part)
+        : a_(a),
+          part_(part),
+          dim_(padded_dim(a)),
+          num_items_(part.num_queries * a.group),
+          num_blocks_(num_blocks(num_items_)),
+          block_items_((num_items_ + num_blocks_ - 1) / num_blocks_),
+          mixed_floats_(Mixed<Products>::num_floats(dim_)) {
+        float* memory = part.scratch;
+        const auto take = [&](int64_t num_floats) {
+            float* const taken = memory;
+            memory += (num_floats + vector_floats - 1) / vector_floats * vector_floats;
+            return taken;
+        };
+        queries_ = reinterpret_cast<Word*>(take(num_blocks_ * max_items * dim_));
+        totals_ = take(num_blocks_ * mixed_floats_);
+        tile_result_ = take(mixed_floats_);
+        scores_ = take(tile_slices * max_items * slice_elements);
+        weights_ = reinterpret_cast<Word*>(take(tile_slices * max_items * slice_elements));
+        copies_ = take(copied_tile_floats(dim_));
+    }
+
+    // Tiles first_tile … last_tile - 1: into part.results where there are such, else into part.out.
+    void attend() {
+        const typename Products::Setup setup(block_items_);
+        lay_queries();
+        if (!part_.results) clear_totals();
+        const int64_t end = part_.position + part_.num_queries;
+        TileReader reader({a_, part_.table, part_.key_head}, oldest_seen(part_.position), end, dim_,
+                          Products::needs_whole_slices, copies_);
+        for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) {
+            const KeyTile tile = reader.tile(t * attention_tile);
+            for (int64_t block = 0; block < num_blocks_; ++block) {
+                const Mixed<Products> result = result_of(t, block);
+                if (attend_tile(tile, t * attention_tile, block, result)) {
+                    if (!part_.results) merge(total(block), result, items_of(block), dim_);
+                } else if (part_.results) {
+                    clear(result, dim_);
+                }
+            }
+        }
+        if (!part_.results) write_out();
+    }
+
+    // Results of tiles first_tile … last_tile - 1, in this order, into part.out.
+    void merge_results() {
+        clear_totals();
+        for (int64_t t = part_.first_tile; t < part_.last_tile; ++t)
+            for (int64_t block = 0; block < num_blocks_; ++block)
+                merge(total(block), result_of(t, block), items_of(block), dim_);
+        write_out();
+    }
+
+private:
+    static constexpr int64_t vector_floats = 16;
+
+    static int64_t padded_dim(const Attention& a) { return (a.dim + slice_elements - 1) / slice_elements * slice_elements; }
+    static int64_t num_blocks(int64_t num_items) { return (num_items + max_items - 1) / max_items; }
+
+    int64_t first_item(int64_t block) const { return block * block_items_; }
+    int64_t items_of(int64_t block) const {
+        const int64_t rest = num_items_ - first_item(block);
+        return rest < block_items_ ? (rest > 0 ? rest : 0) : block_items_;
+    }
+    Mixed<Products> total(int64_t block) const { return Mixed<Products>::in(totals_ + block * mixed_floats_); }
+    Mixed<Products> result_of(int64_t tile, int64_t block) const {
+        if (!part_.results) return Mixed<Products>::in(tile_result_);
+        return Mixed<Products>::in(part_.results + ((tile - part_.first_tile) * num_blocks_ + block) * mixed_floats_);
+    }
+    int64_t oldest_seen(int64_t position) const {
+        return a_.window && position >= a_.window ? position - a_.window + 1 : 0;
+    }
+    int64_t position_of(int64_t item) const { return part_.position + item / a_.group; }
+    Word* queries(int64_t block) const { return queries_ + block * (dim_ / slice_elements) * max_items * Products::row_words; }
+
+    void clear_totals() {
+        for (int64_t block = 0; block < num_blocks_; ++block) clear(total(block), dim_);
+    }
+
+    void lay_queries() {
+        for (int64_t block = 0; block < num_blocks_; ++block) {
+            for (int64_t i = 0; i < max_items; ++i) {
+                const int64_t item = first_item(block) + i;
+                const float* const q =
+                    i < items_of(block)
+                        ? part_.q + item / a_.group * part_.q_token_stride + item % a_.group * part_.q_head_stride
+                        : nullptr;
+                for (int64_t d = 0; d < dim_; d += slice_elements) {
+                    float elements[slice_elements] = {};
+                    for (int64_t j = 0; q && j < slice_elements && d + j < a_.dim; ++j)
+                        elements[j] = type == KVType::bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
+                    put(elements, queries(block) + (d / slice_elements * max_items + i) * Products::row_words);
+                }
+            }
+        }
+    }
+
+    static void put(const float* elements, Word* row) {
+        Vec vectors[panel_vectors];
+        for (int v = 0; v < panel_vectors; ++v) vectors[v] = load(elements + v * lanes);
+        Products::put(vectors, row);
+    }
+
+    // False where no item of the block sees a key of the tile.
+    bool attend_tile(const KeyTile& tile, int64_t base, int64_t block, const Mixed<Products>& result) {
+        const int64_t items = items_of(block);
+        if (items == 0) return false;
+        const Range seen = range(base, oldest_seen(position_of(first_item(block))),
+                                 position_of(first_item(block) + items - 1) + 1);
+        if (seen.first >= seen.last) return false;
+        score(tile, block, items, seen);
+        const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
+        for (int64_t i = 0; i < items; ++i) {
+            const int64_t position = position_of(first_item(block) + i);
+            weigh(range(base, oldest_seen(position), position + 1), slices, i, result);
+        }
+        mix(tile, items, slices, seen.last, result);
+        return true;
+    }
+
+    // Of a tile's keys, counted from its first.
+    struct Range {
+        int64_t first;
+        int64_t last;
+    };
+
+    static Range range(int64_t base, int64_t first, int64_t last) {
+        return {first > base ? first - base : 0, last - base < attention_tile ? last - base : attention_tile};
+    }
+
+    float* scores_of(int64_t slice, int64_t item) { return scores_ + (slice * max_items + item) * slice_elements; }
+
+    void score(const KeyTile& tile, int64_t block, int64_t items, Range seen) {
+        const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
+        const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
+        const Slices slices = {0, num_slices, num_pairs - (num_slices - 1) * slice_pairs};
+        const int64_t last_group = (seen.last + group_columns - 1) / group_columns;
+        for (int64_t group = seen.first / group_columns; group < last_group;) {
+            const int together = group % 2 == 0 && group + 1 < last_group ? 2 : 1;
+            Products::multiply(static_cast<int>(items), together, queries(block), slices,
+                               KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice},
+                               scores_of(group / 2, 0) + group % 2 * group_columns);
+            group += together;
+        }
+    }
+
+    // Turns an item's scores into weights, which are 0 for keys outside `seen`.
+    void weigh(Range seen, Range slices, int64_t item, const Mixed<Products>& result) {
+        const auto scores = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
+        const int64_t begin = slices.first * slice_elements, end = slices.last * slice_elements;
+        for (int64_t key = begin; key < seen.first && key < end; ++key) *scores(key) = -INFINITY;
+        for (int64_t key = seen.last > begin ? seen.last : begin; key < end; ++key) *scores(key) = -INFINITY;
+
+        float scale = a_.scale * log2_e;
+        if (a_.softcap != 0.0f) {
+            for (int64_t key = begin; key < end; key += lanes)
+                store(scores(key), cap(load(scores(key))));
+            scale = log2_e;
+        }
+        Vec largest = load(scores(begin));
+        for (int64_t key = begin + lanes; key < end; key += lanes) largest = max(largest, load(scores(key)));
+        const float highest = lane_max(largest) * scale, shift = highest > nothing_seen ? highest : nothing_seen;
+        result.largest[item] = shift;
+
+        constexpr int degree = type == KVType::bf16 ? 3 : 5;
+        Vec sums[group_vectors] = {};
+        for (int64_t slice = slices.first; slice < slices.last; ++slice) {
+            const float* const row = scores_of(slice, item);
+            Vec weights[panel_vectors];
+            for (int v = 0; v < panel_vectors; ++v) {
+                weights[v] = exp2<degree>(fma(load(row + v * lanes), splat(scale), splat(-shift)));
+                if constexpr (type == KVType::bf16) weights[v] = to_nearest_bf16(weights[v]);
+                sums[v % group_vectors] += weights[v];
+            }
+            Products::put(weights, weights_ + (slice * max_items + item) * Products::row_words);
+        }
+        for (int v = 0; v < group_vectors; ++v) store(result.weights + 16 * item + v * lanes, sums[v]);
+    }
+
+    Vec cap(Vec scores) const {
+        const Vec capped = soft_cap(scores * a_.scale, a_.softcap);
+        return scores == splat(-INFINITY) ? scores : capped;
+    }
+
+    void mix(const KeyTile& tile, int64_t items, Range slices, int64_t last_key, const Mixed<Products>& result) {
+        const int64_t last_pairs = (last_key - (slices.last - 1) * slice_elements + 1) / 2;
+        for (int64_t d = 0; d < a_.dim; d += panel_columns)
+            Products::multiply(static_cast<int>(items), a_.dim - d > group_columns ? 2 : 1, weights_,
+                               Slices{slices.first, slices.last, last_pairs},
+                               ValueColumns{tile.values, tile.value_row_bytes, d},
+                               result.values + d * max_items);
+    }
+
+    void write_out() {
+        for (int64_t block = 0; block < num_blocks_; ++block) {
+            const Mixed<Products> all = total(block);
+            for (int64_t i = 0; i < items_of(block); ++i) {
+                const int64_t item = first_item(block) + i;
+                float* const out =
+                    part_.out + item / a_.group * part_.out_token_stride + item % a_.group * part_.out_head_stride;
+                Vec sums[group_vectors];
+                for (int v = 0; v < group_vectors; ++v) sums[v] = load(all.weights + 16 * i + v * lanes);
+                const float share = 1.0f / sum_of_16(sums);
+                for (int64_t d = 0; d < a_.dim; ++d)
+                    out[d] = all.values[(d / panel_columns * max_items + i) * panel_columns + d % panel_columns] * share;
+            }
+        }
+    }
+
+    // As one tree of neighbours, whatever the lanes.
+    static float sum_of_16(Vec (&v)[group_vectors]) {
+        float sum[group_vectors];
+        for (int i = 0; i < group_vectors; ++i) sum[i] = lane_sum(v[i]);
+        for (int n = group_vectors; n > 1; n /= 2)
+            for (int i = 0; i < n / 2; ++i) sum[i] = sum[2 * i] + sum[2 * i + 1];
+        return sum[0];
+    }
+
+    const Attention& a_;
+    const AttentionPart& part_;
+    const int64_t dim_;  // padded to whole slices
+    const int64_t num_items_, num_blocks_, block_items_, mixed_floats_;
+    Word* queries_;        // [blocks, slices, max_items, row_words]
+    float* totals_;        // [blocks] of Mixed
+    float* tile_result_;   // one Mixed
+    float* scores_;        // [slices of a tile, max_items, 32]
+    Word* weights_;        // [slices of a tile, max_items, row_words]
+    float* copies_;        // of keys and values that cannot be read where they lie
+};
+
+// Calls use.operator()<Way>() with the fastest way there is for such a cache and so many items.
+template <typename Use>
+static auto with_attender(KVType type, [[maybe_unused]] int64_t num_items, const Use& use) {
+    if (type == KVType::f32) return use.template operator()<Attender<KVType::f32, VectorProducts<KVType::f32>>>();
+#if defined(__AMX_BF16__)
+    if (num_items >= TileProducts::fewest_items) return use.template operator()<Attender<KVType::bf16, TileProducts>>();
+#endif
+#if defined(__AVX512BF16__)
+    return use.template operator()<Attender<KVType::bf16, PairProducts>>();
+#else
+    return use.template operator()<Attender<KVType::bf16, VectorProducts<KVType::bf16>>>();
+#endif
+}
+
+static AttentionSizes attention_sizes(const Attention& a, int64_t num_items) {
+    return with_attender(a.type, num_items, [&]<typename Way>() { return Way::sizes(a, num_items); });
 }
 
 static void attention(const Attention& a, const AttentionPart& part) {
-    const int64_t dim = padded(a.dim), num_items = part.num_queries * a.group;
-    float* const queries = part.scratch;  // [items, dim], like the sums
-    float* const sums = queries + num_items * dim;
-    float* const staged_keys = sums + num_items * dim;
-    float* const staged_values = staged_keys + attention_tile * dim;
-    float* const zeros = staged_values + attention_tile * dim;  // the key of positions that no query here sees
-    Running* const running = reinterpret_cast<Running*>(zeros + dim);
+    const FlushDenormals flushing;
+    with_attender(a.type, part.num_queries * a.group, [&]<typename Way>() { Way(a, part).attend(); });
+}
 
-    memset(queries, 0, 4 * 2 * num_items * dim);
-    memset(zeros, 0, 4 * dim);
-    for (int64_t item = 0; item < num_items; ++item) {
-        const int64_t query = item / a.group, head = item % a.group;
-        memcpy(queries + item * dim, part.q + query * part.q_token_stride + head * part.q_head_stride, 4 * a.dim);
-        running[item] = {-INFINITY, 0.0f};
-    }
-
-    const int64_t end = part.position + part.num_queries;
-    const int64_t begin = a.window && part.position >= a.window ? part.position - a.window + 1 : 0;
-    for (int64_t base = begin / attention_tile * attention_tile; base < end; base += attention_tile) {
-        const int64_t first = begin > base ? begin - base : 0;
-        const int64_t last = end - base < attention_tile ? end - base : attention_tile;
-        KeyTile tile;
-        for (int64_t j = 0; j < attention_tile; ++j) tile.keys[j] = tile.values[j] = zeros;
-        int64_t logical = (base + first) / a.block_size, token = (base + first) % a.block_size;
-        for (int64_t j = first; j < last; ++j) {
-            const int64_t block = part.table[logical];
-            tile.keys[j] = head_in_block(a, a.keys, block, token, part.key_head, staged_keys + j * dim);
-            tile.values[j] = head_in_block(a, a.values, block, token, part.key_head, staged_values + j * dim);
-            if (++token == a.block_size) {
-                token = 0;
-                ++logical;
-            }
-        }
-        for (int64_t item = 0; item < num_items; ++item) {
-            const int64_t position = part.position + item / a.group - base;  // counted from the tile's first
-            const int64_t oldest = a.window ? position - a.window + 1 : first;
-            const int64_t item_first = oldest > first ? oldest : first;
-            const int64_t item_last = position + 1 < last ? position + 1 : last;
-            if (item_first < item_last)
-                attend_tile(a, queries + item * dim, tile, item_first, item_last, running[item], sums + item * dim);
-        }
-    }
-    for (int64_t item = 0; item < num_items; ++item) {
-        float* const out = part.out + item / a.group * part.out_token_stride + item % a.group * part.out_head_stride;
-        const float total = running[item].sum;
-        for (int64_t d = 0; d < a.dim; ++d) out[d] = sums[item * dim + d] / total;
-    }
+static void merge_attention(const Attention& a, const AttentionPart& part) {
+    const FlushDenormals flushing;
+    with_attender(a.type, part.num_queries * a.group, [&]<typename Way>() { Way(a, part).merge_results(); });
 }
 
 }  // namespace trivium::TRIVIUM_ISA

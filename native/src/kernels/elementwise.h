@@ -50,8 +50,4 @@ static void add_scaled(const float* x, float scale, float* sum, int64_t count) {
     for (int64_t i = 0; i < count; ++i) sum[i] += x[i] * scale;
 }
 
-static void to_bf16(const float* x, uint16_t* out, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(x[i]);
-}
-
 }  // namespace trivium::TRIVIUM_ISA

@@ -25,8 +25,11 @@ static constexpr Kernels table = {
     .rotary = rotary,
     .gated = gated,
     .add_scaled = add_scaled,
-    .to_bf16 = to_bf16,
+    .write_keys = write_keys,
+    .write_values = write_values,
+    .attention_sizes = attention_sizes,
     .attention = attention,
+    .merge_attention = merge_attention,
 };
 
 }  // namespace trivium::TRIVIUM_ISA

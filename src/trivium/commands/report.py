@@ -11,7 +11,7 @@ from trivium.types.card import ModelCard
 def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: float) -> Iterator[str]:
     tokens = card.num_blocks // card.num_kv_groups * card.block_size
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
-    yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, room for {tokens} tokens"
+    yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {card.kv_cache_dtype}, room for {tokens} tokens"
     for provider, ops in _ops_by_provider(card.kernels).items():
         yield f"kernels   {provider}: {', '.join(ops)}"
     yield f"graph     {card.graph}"

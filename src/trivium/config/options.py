@@ -17,7 +17,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     device: Annotated[str, Meta(description="auto: a GPU where there is one that can be used; cpu; …")] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="of activations and the KV cache; quantized weights stay as they are"),
+        Meta(description="of activations; quantized weights stay as they are"),
     ] = "auto"
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="dummy: random weights from config.json alone, to measure shapes")
@@ -25,6 +25,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     skip_tokenizer_init: Annotated[bool, Meta(description="token ids in and out only")] = False
     max_model_len: Annotated[AtLeastOne | None, Meta(description="longest prompt + answer, tokens")] = None
     block_size: Annotated[int, Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
+    kv_cache_dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="of cached keys and values; auto: what the kernels read fastest"),
+    ] = "auto"
     kv_cache_bytes: Annotated[AtLeastOne | None, Meta(description="memory for the KV cache, bytes")] = None
     gpu_memory_utilization: Annotated[
         float, Meta(description="share of a GPU's memory that the engine may fill, all in all", gt=0, le=1)

@@ -5,6 +5,8 @@ A value that the user set is kept or refused, never changed. A value that the en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from trivium.config.options import EngineOptions
@@ -40,15 +42,23 @@ class EngineConfig(Struct, frozen=True):
     adjustments: tuple[Adjustment, ...]
 
 
-def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilities) -> EngineConfig:
+def resolve(
+    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, kv_dtypes: Sequence[str]
+) -> EngineConfig:
+    """`kv_dtypes` are those that the kernels can keep keys and values in, the best first."""
     adjustments: list[Adjustment] = []
-    dtype = _resolve_dtype(options, facts, capabilities, adjustments)
+    dtype = activation_dtype(options, capabilities)
+    if options.dtype == "auto" and dtype != facts.checkpoint_dtype:
+        reason = (
+            f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+        )
+        adjustments.append(Adjustment("dtype", dtype, reason))
     kv = KVSpec(
         block_size=options.block_size,
         groups=group_layers(facts.windows),
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
-        dtype=dtype,
+        dtype=_resolve_kv_dtype(options, facts, dtype, kv_dtypes, adjustments),
     )
     batched_tokens = _batched_tokens(options, capabilities)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
@@ -70,22 +80,31 @@ def resolve(options: EngineOptions, facts: ModelFacts, capabilities: Capabilitie
     )
 
 
-def _resolve_dtype(
-    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, adjustments: list[Adjustment]
-) -> str:
-    if options.dtype != "auto":
-        if options.dtype not in capabilities.dtypes:
-            raise ConfigError(
-                f"dtype {options.dtype} does not run on {capabilities.name}: it has {', '.join(capabilities.dtypes)}"
-            )
-        return options.dtype
-    dtype = capabilities.dtypes[0]
-    if dtype != facts.checkpoint_dtype:
-        reason = (
-            f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+def activation_dtype(options: EngineOptions, capabilities: Capabilities) -> str:
+    if options.dtype == "auto":
+        return capabilities.dtypes[0]
+    if options.dtype not in capabilities.dtypes:
+        raise ConfigError(
+            f"dtype {options.dtype} does not run on {capabilities.name}: it has {', '.join(capabilities.dtypes)}"
         )
-        adjustments.append(Adjustment("dtype", dtype, reason))
-    return dtype
+    return options.dtype
+
+
+def _resolve_kv_dtype(
+    options: EngineOptions, facts: ModelFacts, dtype: str, kv_dtypes: Sequence[str], adjustments: list[Adjustment]
+) -> str:
+    if options.kv_cache_dtype != "auto":
+        if options.kv_cache_dtype not in kv_dtypes:
+            raise ConfigError(
+                f"the kernels keep no {options.kv_cache_dtype} keys and values in blocks of {options.block_size} tokens and "
+                f"heads of {facts.head_dim}: there is {', '.join(kv_dtypes)}"
+            )
+        return options.kv_cache_dtype
+    if kv_dtypes[0] != dtype:
+        adjustments.append(
+            Adjustment("kv_cache_dtype", kv_dtypes[0], f"the kernels read it fastest (activations are {dtype})")
+        )
+    return kv_dtypes[0]
 
 
 def _batched_tokens(options: EngineOptions, capabilities: Capabilities) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from trivium.config.options import EngineOptions
-from trivium.config.resolve import EngineConfig, resolve
+from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.engine.antechamber import Antechamber
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
@@ -41,15 +41,18 @@ class EngineCore:
         source = open_source(Path(options.model))
         spec = read_spec(source)
         capabilities = platform.capabilities()
-        self.config = resolve(options, model_facts(spec), capabilities)
-        ops = select_ops(options.kernels, self.config.device, self.config.num_threads, self.config.dtype)
+        dtype = activation_dtype(options, capabilities)
+        num_threads = options.num_threads or capabilities.num_threads
+        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype)
+        kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
+        self.config = resolve(options, model_facts(spec), capabilities, kv_dtypes)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
         model = _build_model(self.config, source, spec, ops)
         if capabilities.memory_is_dedicated:
             # The cache takes what the weights have left.
             platform.give_back_unused()
-            self.config = resolve(options, model_facts(spec), platform.capabilities())
+            self.config = resolve(options, model_facts(spec), platform.capabilities(), kv_dtypes)
         grammars = GrammarService(options.model, spec.vocab_size, spec.eos_ids, num_rows=options.max_num_seqs)
         self._antechamber = Antechamber(grammars)
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
@@ -172,7 +175,7 @@ def _build_model(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops
 def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService) -> tuple[Runner, Rows]:
     device = torch.device(config.device)
     rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
-    kv = KVCache(config.kv, config.num_blocks, device)
+    kv = KVCache(config.kv, config.num_blocks, model.ops.kv_layout, device)
     return Runner(model, kv, rows, config.kv.block_size, device, grammars), rows
 
 
@@ -182,6 +185,7 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> 
         path=config.options.model,
         family=spec.family,
         dtype=config.dtype,
+        kv_cache_dtype=config.kv.dtype,
         max_model_len=config.max_model_len,
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_ids,

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from trivium.kernels import embed, experts, linear, rotary, write_kv
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
+from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
 from trivium.kernels.triton import choose
 from trivium.kernels.triton.decode_attention import decode_attention
@@ -52,9 +53,11 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         write_kv=write_kv.reference,
         paged_attention=kernels.paged_attention,
         experts=kernels.experts,
+        kv_layout=PlainLayout(),
         record=None,
         takes_stored_floats=False,
         has_own_threads=False,
+        takes_stored_floats=False,
         providers=providers,
         fallbacks=kernels.fallbacks,
         fused=kernels,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
+from trivium.kernels import embed, experts, gated, linear, rms_norm, rotary
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
@@ -116,11 +116,12 @@ class NativeKernels:
         self.kernels.gated(_dense_rows(gate), _dense_rows(up), activation, out)
         return out
 
+    # The caches of both ops: kv_layout.LaneLayout. Activations of any dtype are computed with in float32.
+
     def write_kv(self, k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-        if not self._takes("write_kv", k.dtype) or not self._holds("write_kv", key_cache.dtype):
-            return write_kv.reference(k, v, key_cache, value_cache, slots)
-        self.kernels.write_kv(_dense_rows(k), _dense_rows(v), key_cache, value_cache, slots.contiguous())
-        return None
+        self.kernels.write_kv(
+            _dense_rows(k.float()), _dense_rows(v.float()), key_cache, value_cache, slots.contiguous()
+        )
 
     def paged_attention(
         self,
@@ -132,11 +133,9 @@ class NativeKernels:
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        if not self._takes("paged_attention", q.dtype) or not self._holds("paged_attention", key_cache.dtype):
-            return paged_attention.reference(q, key_cache, value_cache, batch, scale, window, softcap)
         out = torch.empty(q.shape, dtype=torch.float32)
         self.kernels.paged_attention(
-            _dense_rows(q),
+            _dense_rows(q.float()),
             key_cache,
             value_cache,
             batch.query_starts.contiguous(),
@@ -147,7 +146,7 @@ class NativeKernels:
             softcap,
             out,
         )
-        return out
+        return out.to(q.dtype)
 
     def experts(
         self, x: Tensor, ids: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
@@ -171,12 +170,6 @@ class NativeKernels:
         if dtype == torch.float32:
             return True
         self.fallbacks[f"{op}: {dtype} activations".replace("torch.", "")] += 1
-        return False
-
-    def _holds(self, op: str, dtype: torch.dtype) -> bool:
-        if dtype in (torch.float32, torch.bfloat16):
-            return True
-        self.fallbacks[f"{op}: {dtype} cache".replace("torch.", "")] += 1
         return False
 
 

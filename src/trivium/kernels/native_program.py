@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
+from trivium.kernels.kv_layout import LaneLayout
 from trivium.kernels.native import NativeKernels, load_extension
 from trivium.kernels.ops import NotRecordable, Ops
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
@@ -141,6 +142,7 @@ class Recording:
             write_kv=self._write_kv,  # type: ignore[arg-type]
             paged_attention=self._paged_attention,  # type: ignore[arg-type]
             experts=self._experts,
+            kv_layout=LaneLayout(),
             record=None,
             has_own_threads=True,
             takes_stored_floats=True,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
+from trivium.kernels.kv_layout import KVLayout
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 
 
@@ -97,6 +98,7 @@ class Ops:
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, Tensor, AttentionBatch, float, int | None, float | None], Tensor]
     experts: Callable[[Tensor, Tensor, Tensor, Weight, Weight, Weight, Activation], Tensor]
+    kv_layout: KVLayout  # of the caches that write_kv and paged_attention take
     record: Record | None  # graph mode, where the provider has it
     has_own_threads: bool  # torch's would only compete with them
     takes_stored_floats: bool  # float matrices in the type they are stored in; else in that of the activations

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
+from trivium.kernels.kv_layout import LaneLayout, PlainLayout
 from trivium.kernels.native import NativeKernels
 from trivium.kernels.native_program import record
 from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
@@ -61,6 +62,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         write_kv=native.write_kv,
         paged_attention=native.paged_attention,
         experts=native.experts,
+        kv_layout=LaneLayout(),
         record=record_natively,
         has_own_threads=True,
         takes_stored_floats=True,
@@ -80,6 +82,7 @@ def reference_ops(reason: str) -> Ops:
         write_kv=write_kv.reference,
         paged_attention=paged_attention.reference,
         experts=experts.reference,
+        kv_layout=PlainLayout(),
         record=None,
         has_own_threads=False,
         takes_stored_floats=False,

@@ -55,7 +55,6 @@ NOT_HERE = frozenset(
         "enable_lora",
         "hf_config_path",
         "hf_overrides",
-        "kv_cache_dtype",
         "limit_mm_per_prompt",
         "lora_modules",
         "mm_processor_kwargs",

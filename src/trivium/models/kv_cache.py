@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trivium.kernels.kv_layout import KVLayout
 from trivium.types.kv import KVSpec
 
 
 @dataclass(frozen=True)
 class LayerKV:
-    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_dim], seen so; not contiguous
-    values: Tensor  # the same shape
+    keys: Tensor  # as the layout gives them to the ops
+    values: Tensor
     group: int  # whose block table this layer reads
 
 
@@ -26,16 +27,19 @@ class KVCache:
     The n-th layers of all groups therefore share one tensor, and a group writes only in the blocks it was given.
     """
 
-    def __init__(self, spec: KVSpec, num_blocks: int, device: torch.device | str) -> None:
+    def __init__(self, spec: KVSpec, num_blocks: int, layout: KVLayout, device: torch.device | str) -> None:
         self.spec = spec
         self.num_blocks = num_blocks
         # Zeros, since what a masked key holds is multiplied by 0, and 0 * nan is nan.
-        # [layer of a group, keys or values, block, head, token of the block, element]: what one head reads lies together.
-        shape = (spec.layers_per_group, 2, num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim)
+        # [layer of a group, keys or values, block, elements of a block]
+        per_block = spec.num_kv_heads * spec.block_size * spec.head_dim
+        shape = (spec.layers_per_group, 2, num_blocks, per_block)
         self._pool = _zeros(shape, getattr(torch, spec.dtype), torch.device(device))
-        by_token = self._pool.transpose(3, 4)
+        sizes = (spec.num_kv_heads, spec.block_size, spec.head_dim)
         self._layers = {
-            layer: LayerKV(keys=by_token[place, 0], values=by_token[place, 1], group=index)
+            layer: LayerKV(
+                layout.keys(self._pool[place, 0], *sizes), layout.values(self._pool[place, 1], *sizes), index
+            )
             for index, group in enumerate(spec.groups)
             for place, layer in enumerate(group.layers)
         }

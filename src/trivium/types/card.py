@@ -11,12 +11,13 @@ class ModelCard(Struct, frozen=True):
     name: str  # what clients call it
     path: str
     family: str
-    dtype: str
+    dtype: str  # of activations
     max_model_len: int  # tokens of prompt and answer together
     vocab_size: int  # rows of the logits; a tokenizer may know fewer
     eos_token_ids: tuple[int, ...]
     block_size: int  # tokens
     num_blocks: int
+    kv_cache_dtype: str = "float32"
     num_kv_groups: int = 1  # a token takes room in a block of each
     kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
     graph: str = ""  # whether steps are replayed from a recording, and if not, why

@@ -46,7 +46,7 @@ def generate(
     dtype = str(decoder.dtype).removeprefix("torch.")
     spec = decoder.spec.kv_spec(block_size, dtype)
     num_blocks = sum(-(-(len(prompt) + num_new) // block_size) for prompt in prompts) * len(spec.groups)
-    kv = KVCache(spec, num_blocks, decoder.device)
+    kv = KVCache(spec, num_blocks, decoder.ops.kv_layout, decoder.device)
     free = list(range(num_blocks))
     random.Random(0).shuffle(free)
     rows = [Row(list(prompt), len(prompt), [[] for _ in spec.groups]) for prompt in prompts]

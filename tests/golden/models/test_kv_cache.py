@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from trivium.kernels.kv_layout import PlainLayout
 from trivium.models.kv_cache import KVCache
 from trivium.types.kv import KVGroup, KVSpec
 
@@ -11,7 +12,7 @@ from trivium.types.kv import KVGroup, KVSpec
 def cache() -> KVCache:
     groups = (KVGroup((0, 2)), KVGroup((1, 3), window=8), KVGroup((4,), window=8))
     spec = KVSpec(block_size=4, groups=groups, num_kv_heads=2, head_dim=6, dtype="float32")
-    return KVCache(spec, num_blocks=5, device="cpu")
+    return KVCache(spec, num_blocks=5, layout=PlainLayout(), device="cpu")
 
 
 def test_the_pool_is_as_large_as_the_spec_says() -> None:

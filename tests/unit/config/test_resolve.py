@@ -21,6 +21,7 @@ CPU = Capabilities(
     features=(),
 )
 FACTS = ModelFacts(windows=(None,) * 4, num_kv_heads=2, head_dim=64, max_position=4096, checkpoint_dtype="float32")
+KV_DTYPES = ("float32", "bfloat16")
 
 
 GPU = Capabilities(
@@ -41,7 +42,7 @@ def options(**values) -> EngineOptions:
 
 
 def test_defaults_take_the_models_length_and_say_how_much_memory_the_cache_takes() -> None:
-    config = resolve(options(), FACTS, CPU)
+    config = resolve(options(), FACTS, CPU, KV_DTYPES)
     assert config.max_model_len == 4096
     assert config.dtype == "float32"
     assert config.num_threads == 4
@@ -51,31 +52,31 @@ def test_defaults_take_the_models_length_and_say_how_much_memory_the_cache_takes
 
 def test_a_dtype_the_platform_lacks_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"float16 does not run on a processor: it has float32, bfloat16"):
-        resolve(options(dtype="float16"), FACTS, CPU)
+        resolve(options(dtype="float16"), FACTS, CPU, KV_DTYPES)
 
 
 def test_a_length_beyond_the_models_is_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"5000 .* 4096"):
-        resolve(options(max_model_len=5000), FACTS, CPU)
+        resolve(options(max_model_len=5000), FACTS, CPU, KV_DTYPES)
 
 
 def test_a_cache_too_small_for_the_models_length_shortens_it_aloud() -> None:
-    block_bytes = resolve(options(), FACTS, CPU).kv.bytes_per_block
-    config = resolve(options(kv_cache_bytes=10 * block_bytes), FACTS, CPU)
+    block_bytes = resolve(options(), FACTS, CPU, KV_DTYPES).kv.bytes_per_block
+    config = resolve(options(kv_cache_bytes=10 * block_bytes), FACTS, CPU, KV_DTYPES)
     assert config.num_blocks == 10
     assert config.max_model_len == 10 * 16
     assert any(adjustment.option == "max_model_len" for adjustment in config.adjustments)
 
 
 def test_a_cache_too_small_for_the_length_the_user_set_is_refused() -> None:
-    block_bytes = resolve(options(), FACTS, CPU).kv.bytes_per_block
+    block_bytes = resolve(options(), FACTS, CPU, KV_DTYPES).kv.bytes_per_block
     with pytest.raises(ConfigError, match=r"max_model_len 1000 needs 63 KV blocks"):
-        resolve(options(kv_cache_bytes=10 * block_bytes, max_model_len=1000), FACTS, CPU)
+        resolve(options(kv_cache_bytes=10 * block_bytes, max_model_len=1000), FACTS, CPU, KV_DTYPES)
 
 
 def test_a_budget_that_cannot_give_every_row_its_token_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"max_num_batched_tokens \(8\) is less than max_num_seqs \(16\)"):
-        resolve(options(max_num_batched_tokens=8, max_num_seqs=16), FACTS, CPU)
+        resolve(options(max_num_batched_tokens=8, max_num_seqs=16), FACTS, CPU, KV_DTYPES)
 
 
 def test_layers_are_grouped_by_window_into_groups_of_one_size() -> None:
@@ -93,16 +94,16 @@ def test_a_sliding_group_needs_blocks_for_its_window_and_one_chunk_only() -> Non
 
 
 def test_sliding_layers_let_a_longer_context_into_the_same_memory() -> None:
-    cache = resolve(options(), FACTS, CPU).kv.bytes_per_block * 64
-    full = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), FACTS, CPU)
+    cache = resolve(options(), FACTS, CPU, KV_DTYPES).kv.bytes_per_block * 64
+    full = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), FACTS, CPU, KV_DTYPES)
     mixed = replace(FACTS, windows=(64, 64, None, None))
-    sliding = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), mixed, CPU)
+    sliding = resolve(options(kv_cache_bytes=cache, max_chunk_tokens=32), mixed, CPU, KV_DTYPES)
     assert sliding.max_model_len > full.max_model_len
 
 
 def test_a_devices_own_memory_is_filled_up_to_the_share_less_what_a_step_needs() -> None:
     facts = replace(FACTS, max_position=1 << 22, activations_per_token=1 << 16, vocab_size=1 << 17)
-    config = resolve(options(), facts, GPU)
+    config = resolve(options(), facts, GPU, KV_DTYPES)
     step = 8192 * (1 << 16) * 2 + 256 * (1 << 17) * 16
     room = 60 * GIB - int(80 * GIB * (1 - 0.9)) - step - GIB
     assert config.dtype == "bfloat16"
@@ -114,17 +115,33 @@ def test_a_devices_own_memory_is_filled_up_to_the_share_less_what_a_step_needs()
 
 def test_weights_that_leave_no_room_for_a_cache_are_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError, match=r"no memory is left for a KV cache: 9216 of the 81920 MiB of a GPU are free"):
-        resolve(options(), FACTS, replace(GPU, available_bytes=9 * GIB))
+        resolve(options(), FACTS, replace(GPU, available_bytes=9 * GIB), KV_DTYPES)
 
 
 def test_a_device_of_its_own_computes_more_tokens_at_once() -> None:
-    assert resolve(options(), FACTS, CPU).max_batched_tokens == 2048
-    assert resolve(options(), FACTS, GPU).max_batched_tokens == 8192
-    assert resolve(options(max_num_batched_tokens=300), FACTS, GPU).max_batched_tokens == 300
+    assert resolve(options(), FACTS, CPU, KV_DTYPES).max_batched_tokens == 2048
+    assert resolve(options(), FACTS, GPU, KV_DTYPES).max_batched_tokens == 8192
+    assert resolve(options(max_num_batched_tokens=300), FACTS, GPU, KV_DTYPES).max_batched_tokens == 300
 
 
 def test_steps_are_launched_ahead_where_the_device_runs_by_itself_or_the_user_says_so() -> None:
     device = replace(CPU, runs_by_itself=True)
-    assert [resolve(options(), FACTS, platform).steps_ahead for platform in (CPU, device)] == [0, 1]
-    assert resolve(options(overlap=True), FACTS, CPU).steps_ahead == 1
-    assert resolve(options(overlap=False), FACTS, device).steps_ahead == 0
+    assert [resolve(options(), FACTS, platform, KV_DTYPES).steps_ahead for platform in (CPU, device)] == [0, 1]
+    assert resolve(options(overlap=True), FACTS, CPU, KV_DTYPES).steps_ahead == 1
+    assert resolve(options(overlap=False), FACTS, device, KV_DTYPES).steps_ahead == 0
+
+
+def test_keys_and_values_are_kept_as_the_kernels_read_them_best_and_this_is_said() -> None:
+    config = resolve(options(), FACTS, CPU, ("bfloat16", "float32"))
+    assert (config.dtype, config.kv.dtype) == ("float32", "bfloat16")
+    assert any(adjustment.option == "kv_cache_dtype" for adjustment in config.adjustments)
+    asked = resolve(options(kv_cache_dtype="float32"), FACTS, CPU, ("bfloat16", "float32"))
+    assert asked.kv.dtype == "float32"
+    assert not any(adjustment.option == "kv_cache_dtype" for adjustment in asked.adjustments)
+
+
+def test_a_cache_that_the_kernels_cannot_keep_is_refused_with_the_sizes() -> None:
+    with pytest.raises(
+        ConfigError, match=r"no bfloat16 keys and values in blocks of 5 tokens and heads of 64: there is f"
+    ):
+        resolve(options(kv_cache_dtype="bfloat16", block_size=5), FACTS, CPU, ("float32",))

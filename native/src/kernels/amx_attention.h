@@ -1,0 +1,88 @@
+// Products of panels (products.h) by AMX tiles of bfloat16. Included only where tiles are compiled for.
+#pragma once
+
+#include "products.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+struct TileProducts {
+    static constexpr int max_items = 32;  // two tiles
+    static constexpr bool needs_whole_slices = true;
+
+    typedef uint16_t Word;
+    static constexpr int64_t row_words = slice_elements;
+
+    // Fewer items leave tiles too empty to pay for copying the values into whole slices.
+    static constexpr int64_t fewest_items = 8;
+
+    // While it lives, the thread's tiles have the shape that `multiply` needs.
+    class Setup {
+    public:
+        explicit Setup(int64_t block_items) {
+            struct alignas(64) {
+                uint8_t palette = 1;
+                uint8_t first_row = 0;
+                uint8_t reserved[14] = {};
+                uint16_t row_bytes[16] = {};
+                uint8_t rows[16] = {};
+            } shapes;
+            for (int tile = 0; tile < 8; ++tile) {
+                shapes.row_bytes[tile] = 64;
+                shapes.rows[tile] = static_cast<uint8_t>(tile < 6 && block_items < 16 ? block_items : 16);
+            }
+            _tile_loadconfig(&shapes);
+        }
+        ~Setup() { _tile_release(); }
+    };
+
+    static void put(const Vec (&elements)[panel_vectors], Word* row) {
+        alignas(64) static constexpr uint16_t upper_halves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                                  33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+        _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
+                                                           (__m512i)elements[1]));
+    }
+
+    template <typename Columns>
+    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
+                         float* out) {
+        if (items > 16) {
+            num_groups == 2 ? multiply_tiles<true, true>(rows, slices, columns, out)
+                            : multiply_tiles<true, false>(rows, slices, columns, out);
+        } else {
+            num_groups == 2 ? multiply_tiles<false, true>(rows, slices, columns, out)
+                            : multiply_tiles<false, false>(rows, slices, columns, out);
+        }
+    }
+
+private:
+    // Tiles 0 … 3: sums [items, 16 columns]; 4, 5: [items, 32 elements]; 6, 7: [16 pairs, 16 columns, 2].
+    template <bool more_items, bool more_columns, typename Columns>
+    static inline void multiply_tiles(const Word* rows, const Slices& slices, const Columns& columns, float* out) {
+        _tile_zero(0);
+        if constexpr (more_columns) _tile_zero(1);
+        if constexpr (more_items) _tile_zero(2);
+        if constexpr (more_items && more_columns) _tile_zero(3);
+        for (int64_t s = slices.first; s < slices.last; ++s) {
+            const Word* const row = rows + s * max_items * row_words;
+            _tile_loadd(4, row, 64);
+            _tile_loadd(6, columns.at(s, 0, 0), columns.row_bytes);
+            _tile_dpbf16ps(0, 4, 6);
+            if constexpr (more_columns) {
+                _tile_loadd(7, columns.at(s, 1, 0), columns.row_bytes);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if constexpr (more_items) {
+                _tile_loadd(5, row + 16 * row_words, 64);
+                _tile_dpbf16ps(2, 5, 6);
+                if constexpr (more_columns) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        constexpr int64_t row_bytes = 4 * panel_columns;
+        _tile_stored(0, out, row_bytes);
+        if constexpr (more_columns) _tile_stored(1, out + group_columns, row_bytes);
+        if constexpr (more_items) _tile_stored(2, out + 16 * panel_columns, row_bytes);
+        if constexpr (more_items && more_columns) _tile_stored(3, out + 16 * panel_columns + group_columns, row_bytes);
+    }
+};
+
+}  // namespace trivium::TRIVIUM_ISA

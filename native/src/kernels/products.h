@@ -1,0 +1,229 @@
+// Products of panels, the arithmetic of attention: rows of 32 inner elements (of queries, or of softmax weights) times
+// columns (keys, or dimensions of values) that lie in the cache as kernels.h says.
+//
+// Inner elements are summed in slices of 32: the even ones of a slice are one chain of fused multiply-adds from 0, the odd
+// ones another, their sum joins the sum of the slices before, and numbers too small to be normal count as 0. That is what
+// an AMX instruction does with a slice of bfloat16. Products of bfloat16 are exact in float32, so that every way below
+// gives the same bits.
+#pragma once
+
+#include "../kernels.h"
+#include "vector.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+constexpr int64_t slice_elements = 32;
+constexpr int64_t slice_pairs = slice_elements / 2;
+constexpr int64_t panel_columns = 32;
+constexpr int64_t group_columns = 16;  // that lie together in the cache: 64 bytes of words
+constexpr int group_vectors = group_columns / lanes;
+
+// An item's 32 elements, or 32 columns of its result, as vectors.
+constexpr int panel_vectors = panel_columns / lanes;
+
+// Rows of words in the cache that hold a pair of inner elements.
+static constexpr int64_t rows_per_pair(KVType type) { return type == KVType::bf16 ? 1 : 2; }
+
+// Where the columns of a panel lie. `at(slice, group, half)` is the first word of 16 columns for the first or the last 8
+// pairs of inner elements of a slice; from a row of words to the next it is `row_bytes`.
+struct KeyColumns {
+    const uint8_t* const* groups;  // of 16 keys
+    int64_t row_bytes;
+    int64_t slice_bytes;
+
+    const uint8_t* at(int64_t slice, int64_t group, int half) const {
+        return groups[group] + slice * slice_bytes + half * (slice_bytes / 2);
+    }
+};
+
+struct ValueColumns {
+    const uint8_t* const* halves;  // of 16 keys
+    int64_t row_bytes;
+    int64_t first_column;
+
+    const uint8_t* at(int64_t slice, int64_t group, int half) const {
+        return halves[2 * slice + half] + 4 * (first_column + group * group_columns);
+    }
+};
+
+// Slices first … last - 1 are multiplied; the last one has `last_pairs` pairs, what lies beyond them is not read.
+struct Slices {
+    int64_t first;
+    int64_t last;
+    int64_t last_pairs;
+};
+
+// Calls call.operator()<items>(), 1 <= items <= max.
+template <int max, typename Call>
+static inline void with_constant(int items, const Call& call) {
+    if constexpr (max > 1)
+        if (items < max) return with_constant<max - 1>(items, call);
+    call.template operator()<max>();
+}
+
+struct NoSetup {
+    explicit NoSetup(int64_t) {}
+};
+
+// By fused multiply-adds, for elements of any type.
+template <KVType type>
+struct VectorProducts {
+    // Items multiplied together: as many as the registers hold two chains of.
+    static constexpr int max_items = lanes == 16 ? 6 : 3;
+    static constexpr int groups_together = lanes == 16 ? 2 : 1;
+    static constexpr bool needs_whole_slices = false;
+    typedef NoSetup Setup;
+
+    typedef float Word;
+    static constexpr int64_t row_words = slice_elements;  // of an item
+
+    static void put(const Vec (&elements)[panel_vectors], Word* row) {
+        for (int i = 0; i < panel_vectors; ++i) store(row + i * lanes, elements[i]);
+    }
+
+    // out [items, 32] = the product of `items` rows of each slice [slices][max_items][row_words] and `num_groups` groups of
+    // columns.
+    template <typename Columns>
+    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
+                         float* out) {
+        with_constant<max_items>(items, [&]<int n>() {
+            if (num_groups == 2 && groups_together == 2) {
+                multiply_groups<n, groups_together>(0, rows, slices, columns, out);
+            } else {
+                for (int group = 0; group < num_groups; ++group)
+                    multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
+            }
+        });
+    }
+
+private:
+    static inline void load_pair(const uint8_t* p, int64_t row_bytes, Vec& even, Vec& odd) {
+        if constexpr (type == KVType::bf16) {
+            const WordVec pairs = (WordVec)in_register((Vec)load_words(p));
+            even = (Vec)(pairs << 16);
+            odd = (Vec)(pairs & 0xffff0000);
+        } else {
+            even = in_register((Vec)load_words(p));
+            odd = in_register((Vec)load_words(p + row_bytes));
+        }
+    }
+
+    template <int items, int groups, typename Columns>
+    static inline void multiply_groups(int first_group, const Word* rows, const Slices& slices, const Columns& columns,
+                                       float* out) {
+        constexpr int vectors = groups * group_vectors;
+        const int64_t pair_bytes = rows_per_pair(type) * columns.row_bytes;
+        for (int64_t s = slices.first; s < slices.last; ++s) {
+            const Word* row = rows + s * max_items * row_words;
+            const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
+            Vec even[items][vectors] = {}, odd[items][vectors] = {};
+            for (int half = 0; half < 2; ++half) {
+                const uint8_t* at[groups];
+                for (int g = 0; g < groups; ++g) at[g] = columns.at(s, first_group + g, half);
+                const int64_t end = num_pairs - half * (slice_pairs / 2);
+#pragma GCC unroll 1
+                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; ++pair, row += 2) {
+#pragma GCC unroll 2
+                    for (int g = 0; g < groups; ++g) {
+#pragma GCC unroll 4
+                        for (int v = 0; v < group_vectors; ++v) {
+                            Vec even_columns, odd_columns;
+                            load_pair(at[g] + 4 * v * lanes, columns.row_bytes, even_columns, odd_columns);
+#pragma GCC unroll 6
+                            for (int i = 0; i < items; ++i) {
+                                Vec &e = even[i][g * group_vectors + v], &o = odd[i][g * group_vectors + v];
+                                e = fma(even_columns, splat(row[i * row_words]), e);
+                                o = fma(odd_columns, splat(row[i * row_words + 1]), o);
+                            }
+                        }
+                        at[g] += pair_bytes;
+                    }
+                }
+            }
+            for (int i = 0; i < items; ++i) {
+                for (int v = 0; v < vectors; ++v) {
+                    float* const sum = out + i * panel_columns + v * lanes;
+                    const Vec product = even[i][v] + odd[i][v];
+                    store(sum, s == slices.first ? product : load(sum) + product);
+                }
+            }
+        }
+    }
+};
+
+#if defined(__AVX512BF16__)
+
+// By the instruction that adds two products of bfloat16 to a sum, the upper half's first: each is of one chain.
+struct PairProducts {
+    static constexpr int max_items = 6;
+    static constexpr bool needs_whole_slices = false;
+    typedef NoSetup Setup;
+
+    typedef uint32_t Word;
+    static constexpr int64_t row_words = slice_elements / 2;
+
+    // Words 2 i and 2 i + 1 hold elements 4 i … 4 i + 3: (lower 2, upper 0), (lower 3, upper 1).
+    static void put(const Vec (&elements)[panel_vectors], Word* row) {
+        alignas(64) static constexpr uint16_t upper_halves[32] = {5,  1,  7,  3,  13, 9,  15, 11, 21, 17, 23, 19, 29, 25, 31, 27,
+                                                                  37, 33, 39, 35, 45, 41, 47, 43, 53, 49, 55, 51, 61, 57, 63, 59};
+        _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
+                                                           (__m512i)elements[1]));
+    }
+
+    template <typename Columns>
+    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
+                         float* out) {
+        with_constant<max_items>(items, [&]<int n>() {
+            num_groups == 2 ? multiply_groups<n, 2>(rows, slices, columns, out)
+                            : multiply_groups<n, 1>(rows, slices, columns, out);
+        });
+    }
+
+private:
+    static inline __m512 add_pairs(__m512 sum, __m512i columns, Word pair) {
+        return _mm512_dpbf16_ps(sum, (__m512bh)columns, (__m512bh)_mm512_set1_epi32(static_cast<int>(pair)));
+    }
+
+    template <int items, int groups, typename Columns>
+    static inline void multiply_groups(const Word* rows, const Slices& slices, const Columns& columns, float* out) {
+        constexpr __mmask32 upper = 0xaaaaaaaa;
+        for (int64_t s = slices.first; s < slices.last; ++s) {
+            const Word* row = rows + s * max_items * row_words;
+            const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
+            __m512 even[items][groups], odd[items][groups];
+            for (int i = 0; i < items; ++i)
+                for (int g = 0; g < groups; ++g) even[i][g] = odd[i][g] = _mm512_setzero_ps();
+            for (int half = 0; half < 2; ++half) {
+                const uint8_t* at[groups];
+                for (int g = 0; g < groups; ++g) at[g] = columns.at(s, g, half);
+                const int64_t end = num_pairs - half * (slice_pairs / 2);
+#pragma GCC unroll 1
+                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; pair += 2, row += 2) {
+#pragma GCC unroll 2
+                    for (int g = 0; g < groups; ++g) {
+                        const WordVec first = load_words(at[g]), second = load_words(at[g] + columns.row_bytes);
+                        const __m512i even_pairs = _mm512_mask_blend_epi16(upper, (__m512i)second, (__m512i)(first << 16));
+                        const __m512i odd_pairs = _mm512_mask_blend_epi16(upper, (__m512i)(second >> 16), (__m512i)first);
+#pragma GCC unroll 6
+                        for (int i = 0; i < items; ++i) {
+                            even[i][g] = add_pairs(even[i][g], even_pairs, row[i * row_words]);
+                            odd[i][g] = add_pairs(odd[i][g], odd_pairs, row[i * row_words + 1]);
+                        }
+                        at[g] += 2 * columns.row_bytes;
+                    }
+                }
+            }
+            for (int i = 0; i < items; ++i) {
+                for (int g = 0; g < groups; ++g) {
+                    float* const sum = out + i * panel_columns + g * group_columns;
+                    const __m512 product = even[i][g] + odd[i][g];
+                    _mm512_storeu_ps(sum, s == slices.first ? product : _mm512_loadu_ps(sum) + product);
+                }
+            }
+        }
+    }
+};
+
+#endif
+
+}  // namespace trivium::TRIVIUM_ISA
