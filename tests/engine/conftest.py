@@ -25,5 +25,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> SmallModel:
 
 @pytest.fixture(scope="session")
 def llm(small_model: SmallModel) -> Iterator[LLM]:
-    with LLM(str(small_model.directory), dtype="float32", num_threads=1, kv_cache_bytes=32 << 20) as llm:
+    with LLM(
+        str(small_model.directory), dtype="float32", kv_cache_dtype="float32", num_threads=1, kv_cache_bytes=32 << 20
+    ) as llm:
         yield llm

@@ -35,7 +35,9 @@ class Hosted:
 
 @pytest.fixture(scope="module")
 def hosted(small_model: SmallModel) -> Iterator[Hosted]:
-    llm = AsyncLLM(str(small_model.directory), dtype="float32", num_threads=1, kv_cache_bytes=16 << 20)
+    llm = AsyncLLM(
+        str(small_model.directory), dtype="float32", kv_cache_dtype="float32", num_threads=1, kv_cache_bytes=16 << 20
+    )
     with asyncio.Runner() as runner:
         assert llm.state == "starting"
         runner.run(llm.start())
@@ -147,7 +149,14 @@ def test_drain_lets_requests_end_then_refuses_and_is_dead(small_model: SmallMode
     unseeded = SamplingParams(max_tokens=200, ignore_eos=True)
 
     async def main() -> list[int]:
-        llm = AsyncLLM(str(small_model.directory), dtype="float32", num_threads=1, kv_cache_bytes=16 << 20, seed=11)
+        llm = AsyncLLM(
+            str(small_model.directory),
+            dtype="float32",
+            kv_cache_dtype="float32",
+            num_threads=1,
+            kv_cache_bytes=16 << 20,
+            seed=11,
+        )
         running = asyncio.create_task(last_of(llm.generate("hello", unseeded)))  # starts the engine by itself
         while llm.state != "ready" or not (await llm.stats()).scheduler.running:
             await asyncio.sleep(0.01)

@@ -27,7 +27,13 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> tuple[LlamaForCausalLM, 
 @pytest.fixture(scope="module")
 def beam_llm(oracle: tuple[LlamaForCausalLM, Path]) -> Iterator[LLM]:
     _, directory = oracle
-    options = {"dtype": "float32", "num_threads": 1, "kv_cache_bytes": 16 << 20, "skip_tokenizer_init": True}
+    options = {
+        "dtype": "float32",
+        "kv_cache_dtype": "float32",
+        "num_threads": 1,
+        "kv_cache_bytes": 16 << 20,
+        "skip_tokenizer_init": True,
+    }
     with LLM(str(directory), **options) as llm:
         yield llm
 

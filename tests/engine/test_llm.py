@@ -296,7 +296,9 @@ def test_threads_share_one_engine(llm: LLM) -> None:
 @pytest.fixture(scope="module")
 def short_queue_llm(small_model: SmallModel) -> Iterator[LLM]:
     directory = str(small_model.directory)
-    with LLM(directory, dtype="float32", num_threads=1, kv_cache_bytes=8 << 20, max_waiting=3) as llm:
+    with LLM(
+        directory, dtype="float32", kv_cache_dtype="float32", num_threads=1, kv_cache_bytes=8 << 20, max_waiting=3
+    ) as llm:
         yield llm
     with pytest.raises(EngineDeadError, match="closed"):
         llm.generate("a", GREEDY)

@@ -41,10 +41,13 @@ def generate(
     num_new: int,
     block_size: int = 4,
     chunks: Sequence[int] = (3, 1, 8, 64),
+    kv_dtype: str | None = None,
 ) -> list[Generated]:
-    """Greedy continuations of all prompts in one batch; row r's steps compute chunks[r], chunks[r + 1], … tokens."""
-    dtype = str(decoder.dtype).removeprefix("torch.")
-    spec = decoder.spec.kv_spec(block_size, dtype)
+    """Greedy continuations of all prompts in one batch; row r's steps compute chunks[r], chunks[r + 1], … tokens.
+
+    Without a `kv_dtype` keys and values are kept in that of the activations.
+    """
+    spec = decoder.spec.kv_spec(block_size, kv_dtype or str(decoder.dtype).removeprefix("torch."))
     num_blocks = sum(-(-(len(prompt) + num_new) // block_size) for prompt in prompts) * len(spec.groups)
     kv = KVCache(spec, num_blocks, decoder.ops.kv_layout, decoder.device)
     free = list(range(num_blocks))

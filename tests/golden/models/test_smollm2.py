@@ -76,11 +76,15 @@ class Verdict:
         return abs(self.perplexity - self.exact_perplexity) / self.exact_perplexity
 
 
+def windows_of_text(num_tokens: int) -> list[list[int]]:
+    tokens = Tokenizer.from_source(open_source(model_path())).encode(TEXT.read_text())
+    return [tokens[start : start + WINDOW] for start in range(0, num_tokens, WINDOW)]
+
+
 def judge(decoder: Decoder, num_tokens: int) -> Verdict:
     """Against `transformers` in float32 on the same weights, over WikiText."""
     model = dequantized(model_path(), decoder.spec)
-    tokens = Tokenizer.from_source(open_source(model_path())).encode(TEXT.read_text())
-    windows = [tokens[start : start + WINDOW] for start in range(0, num_tokens, WINDOW)]
+    windows = windows_of_text(num_tokens)
     agreed, our_loss, their_loss = 0, 0.0, 0.0
     for window in windows:
         ours = generate(decoder, [window], 1, block_size=16, chunks=(200, WINDOW))[0].logits
@@ -107,3 +111,19 @@ def test_activations_of_8_bits_cost_next_to_nothing(num_tokens: int) -> None:
     print(verdict)
     assert verdict.agreement >= 0.95
     assert verdict.perplexity_difference < 0.01
+
+
+def perplexity(decoder: Decoder, num_tokens: int, kv_dtype: str) -> float:
+    losses = []
+    for window in windows_of_text(num_tokens):
+        logits = generate(decoder, [window], 1, block_size=16, chunks=(WINDOW,), kv_dtype=kv_dtype)[0].logits
+        losses.append(float(cross_entropy(logits[:-1], torch.tensor(window[1:]))))
+    return float(np.exp(np.mean(losses)))
+
+
+@pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
+def test_keys_and_values_in_bfloat16_cost_next_to_nothing(num_tokens: int) -> None:
+    decoder = loaded(model_path(), kernels="native")
+    exact, rounded = (perplexity(decoder, num_tokens, dtype) for dtype in ("float32", "bfloat16"))
+    print(exact, rounded)
+    assert abs(rounded - exact) / exact < 2e-3
