@@ -19,7 +19,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(tiny_model: Path) -> Iterator[ServerProcess]:
     """Shared by all tests that leave it as they found it."""
-    process = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32")
+    process = ServerProcess(
+        str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32"
+    )
     yield process
     log = process.log
     assert process.stop() == 0

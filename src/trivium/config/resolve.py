@@ -168,7 +168,7 @@ def _dedicated_share(
     """(bytes for the cache, why): what is free now, less the share that stays free and what a step may need."""
     kept_free = int(capabilities.memory_bytes * (1 - options.gpu_memory_utilization))
     activations = (
-        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[kv.dtype]
+        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[activation_dtype(options, capabilities)]
         + options.max_num_seqs * facts.vocab_size * BYTES_PER_LOGIT
     )
     share = capabilities.available_bytes - kept_free - activations - DEVICE_MARGIN_BYTES

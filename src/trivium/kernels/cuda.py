@@ -57,7 +57,6 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         record=None,
         takes_stored_floats=False,
         has_own_threads=False,
-        takes_stored_floats=False,
         providers=providers,
         fallbacks=kernels.fallbacks,
         fused=kernels,
