@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
@@ -256,12 +257,8 @@ def test_the_grammar_process_ends_with_the_server(own_server: ServerProcess) -> 
 
 
 def task_children(pid: int) -> list[str]:
-    from pathlib import Path
-
     return [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
 
 
 def alive(pid: int) -> bool:
-    from pathlib import Path
-
     return Path(f"/proc/{pid}").exists()

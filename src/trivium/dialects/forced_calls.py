@@ -1,26 +1,18 @@
-"""Calls that a model must make: what it may write then, as a structural tag (xgrammar's JSON for such things)."""
+"""Calls that a model must make, or must make rightly: what it may write then, as a structural tag."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from trivium.dialects.dialect import CallForm, JsonSchema
+from trivium.dialects.dialect import CallForm, Dialect, JsonSchema
 
 NO_ARGUMENTS: JsonSchema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def forced_calls(form: CallForm, functions: Mapping[str, JsonSchema | None], *, several: bool) -> dict[str, Any]:
     """At least one call of one of the functions, each with the schema of its arguments (None: it takes none)."""
-    tags = [_tag(form, name, schema) for name, schema in functions.items()]
-    calls = {
-        "type": "tags_with_separator",
-        "tags": tags,
-        "separator": form.separator,
-        "at_least_one": True,
-        "stop_after_first": not several,
-    }
-    elements = [calls]
+    elements = [_calls(form, functions, several)]
     if form.before:
         elements.insert(0, _constant(form.before))
     if form.lead:
@@ -28,6 +20,36 @@ def forced_calls(form: CallForm, functions: Mapping[str, JsonSchema | None], *, 
     if form.after:
         elements.append(_constant(form.after))
     return {"type": "sequence", "elements": elements}
+
+
+def strict_calls(
+    dialect: Dialect, functions: Mapping[str, JsonSchema | None], *, several: bool
+) -> dict[str, Any] | None:
+    """Any text, in which the mark that begins a call can only begin one; None: calls have no mark of their own."""
+    form, reasoning = dialect.call_form, dialect.reasoning
+    if form is None:
+        return None
+    elsewhere = "" if reasoning is None else reasoning.start + reasoning.end + reasoning.goes_on
+    begin = form.before + form.begin
+    mark = next((mark for mark in dialect.marks if begin.startswith(mark) and mark not in elsewhere), None)
+    if mark is None:
+        return None
+    if form.before:
+        calls = _calls(form, functions, several)
+        tags = [{"type": "tag", "begin": form.before, "content": calls, "end": form.after}]
+    else:
+        tags = [_tag(form, name, schema) for name, schema in functions.items()]
+    return {"type": "triggered_tags", "triggers": [mark], "tags": tags}
+
+
+def _calls(form: CallForm, functions: Mapping[str, JsonSchema | None], several: bool) -> dict[str, Any]:
+    return {
+        "type": "tags_with_separator",
+        "tags": [_tag(form, name, schema) for name, schema in functions.items()],
+        "separator": form.separator,
+        "at_least_one": True,
+        "stop_after_first": not several,
+    }
 
 
 def _constant(text: str) -> dict[str, Any]:

@@ -45,9 +45,12 @@ class LarkWriter:
 
     def text_until(self, mark: str) -> str:
         """Any text up to the first place where the mark stands, and the mark."""
-        if mark in self._special_ids:  # special tokens are not text, so any text ends before it
-            return sequence([self.terminal(ANY_TEXT), self.literal(mark)])
-        return self.rule(f"{self.terminal(ANY_TEXT)} {quoted(mark)}", "[lazy]")
+        place = min((place for name in self._special_ids if (place := mark.find(name)) >= 0), default=len(mark))
+        text, special = mark[:place], mark[place:]
+        anything = self.terminal(ANY_TEXT)
+        if not text:  # special tokens are no text, so any text ends before them
+            return sequence([anything, self.literal(special)])
+        return sequence([self.rule(f"{anything} {quoted(text)}", "[lazy]"), self.literal(special) if special else ""])
 
     def json_schema(self, schema: dict[str, Any]) -> str:
         return self._grammar({"json_schema": schema})

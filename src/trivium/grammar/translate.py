@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from trivium.grammar.json_schema import matcher_schema, parse_json
 from trivium.grammar.lark import LarkWriter, either, quoted, sequence
 from trivium.grammar.regex import portable, whole
@@ -24,8 +26,8 @@ def translate(grammar: Grammar, special_ids: Mapping[str, int]) -> str:
 def _preamble(grammar: Grammar, writer: LarkWriter) -> str:
     if grammar.preamble is None:
         return ""
-    begin, end = grammar.preamble.begin, grammar.preamble.end
-    rest = sequence([writer.text_until(end), writer.terminal(BLANKS)])
+    begin, end, goes_on = msgspec.structs.astuple(grammar.preamble)
+    rest = sequence([writer.text_until(end), writer.literal(goes_on) if goes_on.strip() else writer.terminal(BLANKS)])
     return rest if begin is None else f"({writer.literal(begin)} {rest})?"
 
 

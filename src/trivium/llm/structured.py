@@ -48,6 +48,22 @@ class StructuredOutputsParams:
         kind, text = self._kind_and_text()
         return Grammar(kind, text, self.preamble, self.param)
 
+    def as_format(self) -> dict[str, Any] | None:
+        """The same as a part of a structural tag; None: it cannot be one."""
+        match self._form:
+            case "json" | "json_object":
+                try:
+                    return {"type": "json_schema", "json_schema": json_module.loads(self._kind_and_text()[1])}
+                except (ValueError, RecursionError):  # a string that is no JSON: what is wrong is told when it is used
+                    return None
+            case "regex":
+                return {"type": "regex", "pattern": self.regex}
+            case "grammar":
+                return {"type": "grammar", "grammar": self.grammar}
+            case "choice":
+                return {"type": "or", "elements": [{"type": "const_string", "value": one} for one in self.choice or ()]}
+        return None
+
     def _kind_and_text(self) -> tuple[GrammarKind, str]:
         match self._form:
             case "json":

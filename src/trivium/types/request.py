@@ -32,6 +32,7 @@ class Preamble(Struct, frozen=True):
 
     begin: str | None  # None: the prompt has begun it, so it must be ended; else it may be left out
     end: str
+    goes_on: str = ""  # what leads from its end to the answer
 
 
 class Grammar(Struct, frozen=True, omit_defaults=True):
