@@ -8,6 +8,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace trivium {
 
@@ -25,38 +29,59 @@ struct Claims {
     bool avx2 = false;
     bool avx512 = false;
     bool avx512_bf16 = false;
+    bool amx = false;
 };
+
+// The system gives a process the state that tiles need only if asked.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long ask_for_state = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
+#else
+    return false;
+#endif
+}
 
 Claims claims_of_processor() {
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return {};
     const bool osxsave = c & bit_OSXSAVE, fma = c & bit_FMA, f16c = c & bit_F16C;
     if (!osxsave || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
-    constexpr uint64_t ymm_state = 0x6, zmm_state = 0xe6;
+    constexpr uint64_t ymm_state = 0x6, zmm_state = 0xe6, tile_state = 0x60000;
+    constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25, amx_all = amx_bf16 | amx_tile | amx_int8;
     const uint64_t saved = saved_by_system();
     Claims claims;
     claims.avx2 = (saved & ymm_state) == ymm_state && (b & bit_AVX2) && fma && f16c;
     claims.avx512 = claims.avx2 && (saved & zmm_state) == zmm_state && (b & bit_AVX512F) && (b & bit_AVX512BW) &&
                     (b & bit_AVX512DQ) && (b & bit_AVX512VL) && (c & bit_AVX512VNNI);
+    const bool tiles = (saved & tile_state) == tile_state && (d & amx_all) == amx_all;
     claims.avx512_bf16 = claims.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
+    claims.amx = claims.avx512_bf16 && tiles && may_use_tiles();
     return claims;
 }
 
 #endif
 
+// `memory` grown to hold that many bytes from a vector's boundary on.
+float* aligned(std::vector<float>& memory, int64_t bytes) {
+    memory.resize(static_cast<size_t>(bytes / 4 + 16));
+    float* p = memory.data();
+    while (reinterpret_cast<uintptr_t>(p) % 64) ++p;
+    return p;
+}
+
 // What every kind of kernel computes from small inputs that have no special numbers in them.
 std::vector<float> sample_results(const Kernels& kernels) {
-    constexpr int64_t columns = 256, rows = 9, num_x = 5;
+    constexpr int64_t columns = 256, rows = 9, num_x = 19;
     std::vector<float> x(num_x * columns), results;
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7f * static_cast<float>(i));
 
-    std::vector<float> scratch_memory(linear_scratch + 16), out(num_x * rows);
-    float* scratch = scratch_memory.data();
-    while (reinterpret_cast<uintptr_t>(scratch) % 64) ++scratch;
+    std::vector<float> scratch_memory, packed_scratch, out(num_x * rows);
+    float* const scratch = aligned(scratch_memory, 4 * linear_scratch);
     std::vector<int8_t> q(num_x * columns);
     std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
     std::vector<int32_t> q_sums(num_x * columns / 16);
-    const QuantizedRows quantized = {q.data(), scales.data(), sums.data(), q_sums.data(), columns};
+    const QuantizedRows quantized = {q.data(), scales.data(), sums.data(), q_sums.data(), columns, columns};
     for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
     std::vector<uint32_t> laid(num_x * columns);
     for (int t = 0; t < num_weight_types; ++t) {
@@ -74,7 +99,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
                 kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
             kernels.float_linear({laid.data(), num_x, matrix, 0, 1, nullptr, out.data(), rows, false});
         } else {
-            kernels.packed_linear({quantized, num_x, matrix, 0, 1, nullptr, out.data(), rows, false});
+            kernels.packed_linear({quantized, num_x, matrix, 0, 1, nullptr, out.data(), rows, false,
+                                   aligned(packed_scratch, kernels.packed_scratch(type, columns))});
         }
         results.insert(results.end(), out.begin(), out.end());
     }
@@ -161,6 +187,7 @@ std::vector<Probe> probe_instruction_sets() {
     probe(avx2_kernels(), claims.avx2);
     probe(avx512_kernels(), claims.avx512);
     probe(avx512_bf16_kernels(), claims.avx512_bf16);
+    probe(amx_kernels(), claims.amx);
 #endif
     return probes;
 }

@@ -45,6 +45,7 @@ struct PackedPart {
     float* out;         // out[m][n] at m * out_stride + n
     int64_t out_stride;
     bool adds;  // to what `out` holds
+    void* scratch;  // packed_scratch(...) bytes, aligned for vectors
 };
 
 // The same on packed float weights.
@@ -133,6 +134,7 @@ struct Kernels {
     void (*float_linear)(const FloatPart& part);
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
+    int64_t (*packed_scratch)(WeightType type, int64_t columns);
     void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
     void (*decode)(WeightType type, const uint8_t* blocks, float* out, int64_t num_elements);
     void (*rms_norm)(const float* x, const float* weight, float eps, float* out, int64_t dim);
@@ -153,6 +155,7 @@ const Kernels& baseline_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& avx512_bf16_kernels();
+const Kernels& amx_kernels();
 #endif
 
 }  // namespace trivium

@@ -195,8 +195,9 @@ QuantizedRows Ops::quantized(const Tensor& x) {
     char* const memory = reinterpret_cast<char*>(quantized_x_.at_least(rows * ceil_div(quantized_row_bytes(columns), 4)));
     QuantizedRows all;
     all.columns = columns;
+    all.stride = quantized_stride(columns);
     all.q = reinterpret_cast<int8_t*>(memory);
-    all.scales = reinterpret_cast<float*>(memory + rows * columns);
+    all.scales = reinterpret_cast<float*>(memory + rows * all.stride);
     all.sums = all.scales + rows * all.num_groups();
     all.q_sums = reinterpret_cast<int32_t*>(all.sums + rows * all.num_groups());
     const int64_t rows_per_task = cheap_rows_per_task(rows, columns);
@@ -260,6 +261,7 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
     const int64_t tasks_per_thread = std::clamp<int64_t>(num_x, 1, 8);
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
+    int64_t scratch_bytes = 0;
     packed_tasks_.clear();
     float_tasks_.clear();
     for (const PackedLayer& layer : layers) {
@@ -273,14 +275,18 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
                 const uint32_t* const rows_of_x = laid[static_cast<size_t>(matrix.type)];
                 float_tasks_.push_back({rows_of_x, num_x, matrix, first, last, bias, out, rows, layer.adds});
             } else {
-                packed_tasks_.push_back({*quantized, num_x, matrix, first, last, bias, out, rows, layer.adds});
+                packed_tasks_.push_back({*quantized, num_x, matrix, first, last, bias, out, rows, layer.adds, nullptr});
+                scratch_bytes = std::max(scratch_bytes, kernels_.packed_scratch(matrix.type, columns));
             }
         }
     }
     const int64_t num_packed = static_cast<int64_t>(packed_tasks_.size());
-    pool_.run(num_packed + static_cast<int64_t>(float_tasks_.size()), [&](int64_t task, int) {
+    const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
+    pool_.run(num_packed + static_cast<int64_t>(float_tasks_.size()), [&](int64_t task, int worker) {
         if (task < num_packed) {
-            kernels_.packed_linear(packed_tasks_[static_cast<size_t>(task)]);
+            PackedPart part = packed_tasks_[static_cast<size_t>(task)];
+            part.scratch = scratch[static_cast<size_t>(worker)];
+            kernels_.packed_linear(part);
         } else {
             kernels_.float_linear(float_tasks_[static_cast<size_t>(task - num_packed)]);
         }

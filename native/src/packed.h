@@ -98,18 +98,23 @@ void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out);
 
 // Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= 127.
 struct QuantizedRows {
-    int8_t* q;         // [rows, columns]
+    int8_t* q;         // [rows, columns], a row every `stride` bytes
     float* scales;     // [rows, columns / 32]
     float* sums;       // [rows, columns / 32]: scale * sum of q
     int32_t* q_sums;   // [rows, columns / 16]: sum of q
     int64_t columns;
+    int64_t stride;
 
     int64_t num_groups() const { return columns / packed_group_columns; }
     QuantizedRows from_row(int64_t row) const {
-        return {q + row * columns, scales + row * num_groups(), sums + row * num_groups(), q_sums + 2 * row * num_groups(),
-                columns};
+        return {q + row * stride, scales + row * num_groups(), sums + row * num_groups(), q_sums + 2 * row * num_groups(),
+                columns,          stride};
     }
 };
-static constexpr int64_t quantized_row_bytes(int64_t columns) { return columns + columns / 32 * (4 + 4 + 8); }
+// Rows that lie a power of two apart fall into the same few sets of a cache; a line between them keeps them apart.
+static constexpr int64_t quantized_stride(int64_t columns) { return columns % 1024 == 0 ? columns + 64 : columns; }
+static constexpr int64_t quantized_row_bytes(int64_t columns) {
+    return quantized_stride(columns) + columns / 32 * (4 + 4 + 8);
+}
 
 }  // namespace trivium

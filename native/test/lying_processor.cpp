@@ -1,4 +1,4 @@
-// Stands in for instruction sets whose processor lies: one refuses an instruction, one computes wrong results.
+// Stands in for instruction sets whose processor lies: one refuses an instruction, two compute wrong results.
 // Prints what the probe finds, one "name usable reason" a line.
 #include <cstdio>
 
@@ -26,6 +26,13 @@ const Kernels& avx512_bf16_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512_bf16";
     kernels.float_linear = [](const FloatPart& part) { part.out[0] = 7.0f; };
+    return kernels;
+}
+
+const Kernels& amx_kernels() {
+    static Kernels kernels = baseline_kernels();
+    kernels.name = "amx";
+    kernels.packed_linear = [](const PackedPart& part) { part.out[0] = 7.0f; };
     return kernels;
 }
 

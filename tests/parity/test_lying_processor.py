@@ -27,6 +27,7 @@ def test_a_processor_that_lies_about_itself_costs_speed_and_not_the_process(tmp_
     assert found["avx2"].startswith("0 ")
     assert found["avx512"].startswith("0 ")
     assert found["avx512_bf16"].startswith("0 ")
+    assert found["amx"].startswith("0 ")
     try:
         claims = {name: reason for name, _, reason in load_extension().instruction_sets()}
     except ConfigError:
@@ -37,3 +38,5 @@ def test_a_processor_that_lies_about_itself_costs_speed_and_not_the_process(tmp_
         assert found["avx512"] == "0 the processor claims it, but refused an instruction"
     if "processor has it" in claims["avx512_bf16"]:
         assert found["avx512_bf16"] == "0 the processor claims it, but computes wrong results"
+    if "processor has it" in claims["amx"]:
+        assert found["amx"] == "0 the processor claims it, but computes wrong results"

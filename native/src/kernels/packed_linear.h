@@ -154,12 +154,14 @@ struct Group {
         }
     }
 
-    // The part of one output vector that the group `g` of one row of x adds.
+    // The part of one output vector that the group `g` of one row of x adds. Whole numbers may be summed in several
+    // chains, so that a multiply-add need not wait for the one before; the sum is the same.
+    template <int num_chains>
     Vec add_to(Vec sum, const QuantizedRows& x, int64_t row, int64_t g) const {
         constexpr int largest = (1 << (p.low_bits + p.high_bits)) - 1;
         const int64_t num_groups = x.num_groups();
         // Four bytes at a time, each straight from memory into all lanes.
-        const FourBytes* const a = reinterpret_cast<const FourBytes*>(x.q + row * x.columns + g * packed_group_columns);
+        const FourBytes* const a = reinterpret_cast<const FourBytes*>(x.q + row * x.stride + g * packed_group_columns);
         const int32_t* const q_sums = x.q_sums + 2 * (row * num_groups + g);
         const float scale = x.scales[row * num_groups + g];
         if constexpr (p.by_16) {
@@ -170,14 +172,12 @@ struct Group {
                 if constexpr (p.has_minima) sum = fma(minima[s], splat(scale * static_cast<float>(q_sums[s])), sum);
             }
         } else {
-            // Two chains, so that a multiply-add need not wait for the one before.
-            IntVec even = IntVec{}, odd = IntVec{};
-            if constexpr (p.offset != 0) even = even - p.offset * (q_sums[0] + q_sums[1]);
-            for (int i = 0; i < 8; i += 2) {
-                even = add_products<largest>(even, quads[i], a[i]);
-                odd = add_products<largest>(odd, quads[i + 1], a[i + 1]);
-            }
-            sum = fma(scales[0] * scale, to_float(even + odd), sum);
+            IntVec products[num_chains] = {};
+            if constexpr (p.offset != 0) products[0] = products[0] - p.offset * (q_sums[0] + q_sums[1]);
+            for (int i = 0; i < 8; ++i)
+                products[i % num_chains] = add_products<largest>(products[i % num_chains], quads[i], a[i]);
+            for (int i = 1; i < num_chains; ++i) products[0] += products[i];
+            sum = fma(scales[0] * scale, to_float(products[0]), sum);
             if constexpr (p.has_minima) sum = fma(minima[0], splat(x.sums[row * num_groups + g]), sum);
         }
         return sum;
@@ -199,7 +199,7 @@ static inline void multiply_part(const PackedPart& task, const uint8_t* tile, in
         Group<type> group;
         group.load(unit, unit + p.head_bytes + g % groups * group_bytes, part);
 #pragma GCC unroll 8
-        for (int m = 0; m < num_x; ++m) sums[m] = group.add_to(sums[m], x, m, g);
+        for (int m = 0; m < num_x; ++m) sums[m] = group.template add_to<2>(sums[m], x, m, g);
     }
 }
 
@@ -239,22 +239,6 @@ static void packed_linear_of(const PackedPart& task) {
         for (; first + packed_rows_together <= task.num_x; first += packed_rows_together)
             multiply_rows<type, packed_rows_together>(task, tile, row, first);
         multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, task.num_x - first);
-    }
-}
-
-static void packed_linear(const PackedPart& task) {
-    switch (task.weight.type) {
-        case WeightType::q8_0: return packed_linear_of<WeightType::q8_0>(task);
-        case WeightType::q4_0: return packed_linear_of<WeightType::q4_0>(task);
-        case WeightType::q4_1: return packed_linear_of<WeightType::q4_1>(task);
-        case WeightType::q5_0: return packed_linear_of<WeightType::q5_0>(task);
-        case WeightType::q5_1: return packed_linear_of<WeightType::q5_1>(task);
-        case WeightType::q2_k: return packed_linear_of<WeightType::q2_k>(task);
-        case WeightType::q3_k: return packed_linear_of<WeightType::q3_k>(task);
-        case WeightType::q4_k: return packed_linear_of<WeightType::q4_k>(task);
-        case WeightType::q5_k: return packed_linear_of<WeightType::q5_k>(task);
-        case WeightType::q6_k: return packed_linear_of<WeightType::q6_k>(task);
-        default: return;
     }
 }
 

@@ -5,7 +5,7 @@
 #include "elementwise.h"
 #include "float_linear.h"
 #include "linear.h"
-#include "packed_linear.h"
+#include "packed_linears.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -19,6 +19,7 @@ static constexpr Kernels table = {
     .packed_linear = packed_linear,
     .float_linear = float_linear,
     .lay_float_row = lay_float_row,
+    .packed_scratch = packed_scratch,
     .quantize_row = quantize_row,
     .decode = decode,
     .rms_norm = rms_norm,

@@ -1,0 +1,44 @@
+// Which kernel multiplies packed weights of which type.
+#pragma once
+
+#include "amx_linear.h"
+#include "packed_linear.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+// work.operator()<type>() for a type that has a packed layout.
+template <typename Work>
+static auto for_packed_type(WeightType type, const Work& work) {
+    switch (type) {
+        case WeightType::q8_0: return work.template operator()<WeightType::q8_0>();
+        case WeightType::q4_0: return work.template operator()<WeightType::q4_0>();
+        case WeightType::q4_1: return work.template operator()<WeightType::q4_1>();
+        case WeightType::q5_0: return work.template operator()<WeightType::q5_0>();
+        case WeightType::q5_1: return work.template operator()<WeightType::q5_1>();
+        case WeightType::q2_k: return work.template operator()<WeightType::q2_k>();
+        case WeightType::q3_k: return work.template operator()<WeightType::q3_k>();
+        case WeightType::q4_k: return work.template operator()<WeightType::q4_k>();
+        case WeightType::q5_k: return work.template operator()<WeightType::q5_k>();
+        default: return work.template operator()<WeightType::q6_k>();
+    }
+}
+
+static void packed_linear(const PackedPart& task) {
+    for_packed_type(task.weight.type, [&]<WeightType type>() {
+#if defined(__AMX_INT8__)
+        if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task);
+#endif
+        packed_linear_of<type>(task);
+    });
+}
+
+static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {
+#if defined(__AMX_INT8__)
+    return for_packed_type(
+        type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
+#else
+    return 0;
+#endif
+}
+
+}  // namespace trivium::TRIVIUM_ISA
