@@ -72,7 +72,7 @@ float* aligned(std::vector<float>& memory, int64_t bytes) {
 
 // What every kind of kernel computes from small inputs that have no special numbers in them.
 std::vector<float> sample_results(const Kernels& kernels) {
-    constexpr int64_t columns = 256, rows = 9, num_x = 19;
+    constexpr int64_t columns = 256, rows = 9, num_x = 35;
     std::vector<float> x(num_x * columns), results;
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7f * static_cast<float>(i));
 

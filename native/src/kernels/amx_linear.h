@@ -9,13 +9,15 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// Fewer rows leave tiles empty: the vector kernel is faster.
-constexpr int64_t fewest_tile_rows = 8;
+// With fewer rows the vector kernel is as fast: expanding the weights costs more than tiles save.
+constexpr int64_t fewest_tile_rows = 24;
 // Rows of x that meet a pair of weight tiles before the next pair is expanded: with 1,536 columns they fill 0.8 MiB, less
 // than the 2 MiB of second-level cache that processors with AMX have.
 constexpr int64_t tile_rows_per_pass = 512;
 constexpr int64_t weight_tiles_together = 2;  // while one block of x rows is in the first-level cache
-constexpr int slices_together = 4;            // a tile register for each one's sums
+// Products of this many slices lie ready while the next are multiplied. Two times two are 4 KiB: with more, a load would
+// share the low 12 bits of its address with a store that is still under way, and wait for it.
+constexpr int slices_together = 2;
 
 struct alignas(64) TileShapes {
     uint8_t palette = 1;
@@ -25,7 +27,7 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {};
 };
 
-// tmm0 … tmm3: sums [num_x, 16] int32; tmm4, tmm5: x [num_x, columns of a slice]; tmm6, tmm7: weights [quads, 64 bytes].
+// tmm0, tmm1: sums [num_x, 16] int32; tmm4, tmm5: x [num_x, columns of a slice]; tmm6, tmm7: weights [quads, 64 bytes].
 static void shape_tiles(int num_x, int slice_quads) {
     TileShapes shapes;
     for (int t = 0; t < 8; ++t) {
@@ -70,27 +72,26 @@ struct Expanded {
     }
 };
 
-#define TRIVIUM_SLICE_PRODUCTS(sums, x_tile, weight_tile, i)                               \
-    if (i < count) {                                                                       \
-        _tile_zero(sums);                                                                  \
-        _tile_loadd(x_tile, x.q + (first + i) * 4 * slice_quads, x.stride);                \
-        _tile_loadd(weight_tile, weight.slices[first + i].quads, quad_bytes);              \
-        _tile_dpbssd(sums, x_tile, weight_tile);                                           \
-        _tile_stored(sums, products + i * 16 * 16, 4 * 16);                                \
-    }
+#define TRIVIUM_MULTIPLY_SLICE(sums, x_tile, weight_tile, slice)       \
+    _tile_zero(sums);                                                  \
+    _tile_loadd(x_tile, x.q + (slice) * 4 * slice_quads, x.stride);    \
+    _tile_loadd(weight_tile, weight.slices[slice].quads, quad_bytes);  \
+    _tile_dpbssd(sums, x_tile, weight_tile)
 
 // products[i] [num_x, 16]: whole-number sums of slice first + i.
 template <WeightType type>
 static inline void slice_products(const Expanded<type>& weight, const QuantizedRows& x, int64_t first, int64_t count,
                                   int32_t* products) {
     constexpr int slice_quads = Expanded<type>::slice_quads;
-    TRIVIUM_SLICE_PRODUCTS(0, 4, 6, 0)
-    TRIVIUM_SLICE_PRODUCTS(1, 5, 7, 1)
-    TRIVIUM_SLICE_PRODUCTS(2, 4, 6, 2)
-    TRIVIUM_SLICE_PRODUCTS(3, 5, 7, 3)
+    TRIVIUM_MULTIPLY_SLICE(0, 4, 6, first);
+    if (count > 1) {
+        TRIVIUM_MULTIPLY_SLICE(1, 5, 7, first + 1);
+        _tile_stored(1, products + 16 * 16, 4 * 16);
+    }
+    _tile_stored(0, products, 4 * 16);
 }
 
-#undef TRIVIUM_SLICE_PRODUCTS
+#undef TRIVIUM_MULTIPLY_SLICE
 
 template <WeightType type, int num_x>
 static inline void add_slice(const Expanded<type>& weight, const QuantizedRows& x, int64_t slice, const int32_t* products,
@@ -141,9 +142,10 @@ static constexpr int64_t expanded_bytes(int64_t columns) {
     return Expanded<type>::slices_of(columns) * static_cast<int64_t>(sizeof(typename Expanded<type>::Slice));
 }
 
-// Blocks of `num_x` rows; where the rows are no multiple, the last block begins earlier and leaves out what is done.
-template <WeightType type, int num_x>
-static void tiles_linear_of(const PackedPart& task) {
+// Blocks of 16 rows; where the rows are no multiple, the last block begins earlier and leaves out what is done.
+template <WeightType type>
+static void packed_linear_by_tiles(const PackedPart& task) {
+    constexpr int num_x = 16;
     const int64_t tile_bytes = packed_tile_bytes(packed_layout(type), task.weight.columns);
     shape_tiles(num_x, Expanded<type>::slice_quads);
     for (int64_t pass = 0; pass < task.num_x; pass += tile_rows_per_pass) {
@@ -170,12 +172,6 @@ static void tiles_linear_of(const PackedPart& task) {
         }
     }
     _tile_release();
-}
-
-template <WeightType type>
-static void packed_linear_by_tiles(const PackedPart& task) {
-    if (task.num_x >= 16) return tiles_linear_of<type, 16>(task);
-    tiles_linear_of<type, 8>(task);
 }
 
 }  // namespace trivium::TRIVIUM_ISA
