@@ -118,6 +118,14 @@ NB_MODULE(_native, m) {
             },
             "weight"_a, "type"_a, "out"_a)
         .def(
+            "checksum",
+            [](Ops& self, nb::handle bytes) {
+                const Tensor bytes_view = view(bytes, "bytes");
+                nb::gil_scoped_release released;
+                return self.checksum(bytes_view);
+            },
+            "bytes"_a)
+        .def(
             "packed_linear",
             [](Ops& self, nb::handle x, nb::handle packed, TypeName type, nb::handle bias, nb::handle out) {
                 std::optional<Tensor> bias_view;

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "checksum.h"
+
 namespace trivium {
 
 namespace {
@@ -188,6 +190,23 @@ void Ops::pack(const WeightTensor& weight, const Tensor& out) {
     pool_.run(packed_tiles(matrix.rows), [&](int64_t tile, int) {
         pack_tile(matrix, tile * packed_tile_rows, out.as<uint8_t>() + tile * tile_bytes);
     });
+}
+
+uint64_t Ops::checksum(const Tensor& bytes) {
+    bytes.require_dtype(DType::u8);
+    bytes.require_contiguous();
+    const int64_t count = bytes.num_elements();
+
+    const std::lock_guard lock(one_call_);
+    std::vector<uint64_t> chunks(static_cast<size_t>(ceil_div(count, checksum_chunk_bytes)));
+    pool_.run(static_cast<int64_t>(chunks.size()), [&](int64_t i, int) {
+        const int64_t first = i * checksum_chunk_bytes;
+        chunks[static_cast<size_t>(i)] =
+            chunk_checksum(bytes.as<const uint8_t>() + first, std::min(checksum_chunk_bytes, count - first));
+    });
+    uint64_t all = 0;
+    for (const uint64_t chunk : chunks) all = joined_checksum(all, chunk);
+    return all;
 }
 
 QuantizedRows Ops::quantized(const Tensor& x) {

@@ -42,6 +42,7 @@ public:
     void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
     // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it.
     void pack(const WeightTensor& weight, const Tensor& out);
+    uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is quantized, or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
     void scale(const Tensor& x, float factor, const Tensor& out);

@@ -15,6 +15,8 @@ def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: fl
     for provider, ops in _ops_by_provider(card.kernels).items():
         yield f"kernels   {provider}: {', '.join(ops)}"
     yield f"graph     {card.graph}"
+    if card.packed:
+        yield f"weights   {card.packed}"
     if dialect is not None:
         marks = f"between {dialect.reasoning.start} and {dialect.reasoning.end}" if dialect.reasoning else "not marked"
         yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"

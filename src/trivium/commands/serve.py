@@ -19,11 +19,11 @@ from trivium.commands.report import start_report
 from trivium.commands.settings import ServeSettings
 from trivium.config.options import EngineOptions
 from trivium.engine.client import EngineState
+from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
 from trivium.records.records import Records
 from trivium.serve.limits import Limits
 from trivium.serve.listen import listen, url_of
-from trivium.store.store import default_root
 from trivium.types.errors import EngineDeadError
 
 

@@ -50,5 +50,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Literal["auto", "reference", "native", "triton"],
         Meta(description="auto: the fastest on the device; reference: plain torch, the oracle"),
     ] = "auto"
+    packed_cache_bytes: Annotated[
+        int, Meta(description="room on disk for weights as the kernels lay them, bytes; 0: none is used", ge=0)
+    ] = 64 << 30
     num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

@@ -15,6 +15,8 @@ from trivium.engine.antechamber import Antechamber
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
+from trivium.formats.home import default_root
+from trivium.formats.packed_file import FOLDER
 from trivium.formats.source import ModelSource, open_source
 from trivium.grammar.service import GrammarService
 from trivium.kernels.ops import Ops
@@ -22,6 +24,7 @@ from trivium.kernels.select import select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model, read_spec
+from trivium.models.packed_weights import PackedWeights, packed_weights
 from trivium.models.spec import ModelSpec
 from trivium.platform.select import select_platform
 from trivium.schedule.limits import SchedulerLimits
@@ -48,7 +51,8 @@ class EngineCore:
         self.config = resolve(options, model_facts(spec), capabilities, kv_dtypes)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
-        model = _build_model(self.config, source, spec, ops)
+        packed = packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
+        model = _build_model(self.config, source, spec, ops, packed)
         if capabilities.memory_is_dedicated:
             # The cache takes what the weights have left.
             platform.give_back_unused()
@@ -58,7 +62,7 @@ class EngineCore:
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
         self._runner, self._rows = _build_runner(self.config, model, grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
-        self.card = _card(self.config, spec, ops, self._runner.graph)
+        self.card = _card(self.config, spec, ops, packed, self._runner.graph)
         self._scheduler = Scheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -164,12 +168,14 @@ def model_facts(spec: ModelSpec) -> ModelFacts:
     )
 
 
-def _build_model(config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops) -> Decoder:
+def _build_model(
+    config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops, packed: PackedWeights
+) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.options.load_format == "dummy":
         seed = config.options.seed or 0
         return random_model(spec, ops, dtype, device, seed=seed, max_position=config.max_model_len)
-    return load_model(source, ops, dtype, device, max_position=config.max_model_len)
+    return load_model(source, ops, dtype, device, max_position=config.max_model_len, packed=packed)
 
 
 def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService) -> tuple[Runner, Rows]:
@@ -179,7 +185,7 @@ def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService
     return Runner(model, kv, rows, config.kv.block_size, device, grammars), rows
 
 
-def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> ModelCard:
+def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, packed: PackedWeights, graph: GraphMode) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name.removesuffix(".gguf"),
         path=config.options.model,
@@ -193,6 +199,7 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, graph: GraphMode) -> 
         num_blocks=config.num_blocks,
         num_kv_groups=len(config.kv.groups),
         kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
+        packed=packed.state,
         graph=graph.state,
         adjustments=config.adjustments,
     )

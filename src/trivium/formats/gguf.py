@@ -93,10 +93,19 @@ class GGUFFile:
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """The tensor's bytes as they lie in the file: a read-only view, no copy."""
+        placed = self._place(name)
+        return placed.file.view(placed.offset, placed.tensor.nbytes)
+
+    def release(self, name: str) -> None:
+        """The tensor's bytes will not be read again soon."""
+        placed = self._place(name)
+        placed.file.release(placed.offset, placed.tensor.nbytes)
+
+    def _place(self, name: str) -> _PlacedTensor:
         placed = self._placed.get(name)
         if placed is None:
             raise ModelFileError(f"{self.path}: has no tensor {name!r}")
-        return placed.file.view(placed.offset, placed.tensor.nbytes)
+        return placed
 
     def close(self) -> None:
         for file in self._files:

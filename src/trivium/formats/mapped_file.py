@@ -47,6 +47,12 @@ class MappedFile:
         """Bytes of the file without a copy; the caller has checked the bounds, numpy checks them again."""
         return np.frombuffer(self.map, dtype=np.uint8, count=nbytes, offset=offset)
 
+    def release(self, offset: int, nbytes: int) -> None:
+        """The bytes will not be read again soon: their pages need not stay in memory for us."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self.map.madvise(mmap.MADV_DONTNEED, start, offset + nbytes - start)
+
     def close(self) -> None:
         # Arrays may still look into the mapping; then it goes when the last of them does.
         with suppress(BufferError):

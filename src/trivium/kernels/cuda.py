@@ -55,6 +55,7 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         experts=kernels.experts,
         kv_layout=PlainLayout(),
         record=None,
+        packing=None,
         takes_stored_floats=False,
         has_own_threads=False,
         providers=providers,

@@ -16,10 +16,13 @@ from torch import Tensor
 from trivium.kernels import embed, experts, gated, linear, rms_norm, rotary
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
+from trivium.kernels.ops import Packing
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
+# Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
+LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
 TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
@@ -66,13 +69,16 @@ class NativeKernels:
         sums of the same order in any batch."""
         if len(weight.shape) != 2:
             return weight
-        rows, columns = weight.shape
         data, type = _parts(weight)
         type = type or TYPE_NAMES[data.dtype]
-        tile_bytes = load_extension().packed_tile_bytes(type, columns)
-        packed = torch.empty((-(-rows // TILE_ROWS), tile_bytes), dtype=torch.uint8)
+        shape = tuple(weight.shape)
+        packed = torch.empty(packed_shape(type, shape), dtype=torch.uint8)
         self.kernels.pack(data.view(torch.uint8), type, packed)
-        return PackedTensor(type, packed, (rows, columns))
+        return PackedTensor(type, packed, shape)
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(LAYOUT_VERSION, packed_shape, self.kernels.checksum)
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
         if isinstance(weight, PackedTensor):
@@ -171,6 +177,12 @@ class NativeKernels:
             return True
         self.fallbacks[f"{op}: {dtype} activations".replace("torch.", "")] += 1
         return False
+
+
+def packed_shape(type: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the bytes of a packed weight [out, in]: [tiles, bytes of a tile]."""
+    *_, rows, columns = shape
+    return (-(-rows // TILE_ROWS), load_extension().packed_tile_bytes(type, columns))
 
 
 def _parts(weight: Weight) -> tuple[Tensor, str | None]:

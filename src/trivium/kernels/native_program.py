@@ -145,6 +145,7 @@ class Recording:
             kv_layout=LaneLayout(),
             record=None,
             has_own_threads=True,
+            packing=None,
             takes_stored_floats=True,
             providers={},
             fallbacks=Counter(),

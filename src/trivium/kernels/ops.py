@@ -49,6 +49,15 @@ class Graph(Protocol):
     ) -> Tensor: ...
 
 
+@dataclass(frozen=True)
+class Packing:
+    """How a provider lays weights, for whoever keeps the result."""
+
+    version: int  # of the layout; what was laid by another cannot be read
+    data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
+    checksum: Callable[[Tensor], int]  # of bytes
+
+
 class NotRecordable(Exception):
     """Why a step cannot be replayed."""
 
@@ -101,6 +110,7 @@ class Ops:
     kv_layout: KVLayout  # of the caches that write_kv and paged_attention take
     record: Record | None  # graph mode, where the provider has it
     has_own_threads: bool  # torch's would only compete with them
+    packing: Packing | None  # of the weights that `prepare` packs
     takes_stored_floats: bool  # float matrices in the type they are stored in; else in that of the activations
     providers: dict[str, Provider]  # by the op's name
     fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason

@@ -34,6 +34,7 @@ class Checkpoint:
     tensors: dict[str, StoredTensor]  # of the decoder, by the names that `places` uses
     places: Places
     read_bytes: Callable[[str], np.ndarray]
+    release_bytes: Callable[[str], None]
 
     @classmethod
     def of(cls, source: ModelSource, family: Family) -> Checkpoint:
@@ -43,7 +44,7 @@ class Checkpoint:
                 for name, tensor in source.tensors.items()
                 if name not in NOT_WEIGHTS
             }
-            return cls(str(source.path), stored, family.gguf_places, source.read)
+            return cls(str(source.path), stored, family.gguf_places, source.read, source.release)
         weights = source.weights
         stored = {
             _renamed(name, family): StoredTensor(name, entry.dtype, entry.shape, entry.nbytes)
@@ -51,18 +52,22 @@ class Checkpoint:
             if not _renamed(name, family).startswith(family.hf_ignored)
             and not name.endswith("rotary_emb.inv_freq")  # of early Llama checkpoints; computed from the spec
         }
-        return cls(str(source.path), stored, family.hf_places, weights.read)
+        return cls(str(source.path), stored, family.hf_places, weights.read, weights.release)
 
     def read(self, name: str) -> Weight:
         """The tensor in the type it is stored in, which is a float type or one of QUANT_TYPES."""
         tensor = self.tensors[name]
-        data = _as_torch(self.read_bytes(tensor.name))
+        data = as_torch(self.read_bytes(tensor.name))
         if tensor.type in FLOAT_DTYPES:
             dtype = FLOAT_DTYPES[tensor.type]
             if data.data_ptr() % dtype.itemsize:
                 data = data.clone()  # safetensors promises no alignment
             return data.view(dtype).view(tensor.shape)
         return QuantizedTensor(tensor.type, data.view(*tensor.shape[:-1], -1), tensor.shape)
+
+    def release(self, name: str) -> None:
+        """The tensor will not be read again soon: its pages need not stay in memory."""
+        self.release_bytes(self.tensors[name].name)
 
 
 def _renamed(name: str, family: Family) -> str:
@@ -72,7 +77,7 @@ def _renamed(name: str, family: Family) -> str:
     return name
 
 
-def _as_torch(data: np.ndarray) -> Tensor:
+def as_torch(data: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         # Torch cannot mark a tensor read-only; nobody writes to weights, and the mapping would not let them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

@@ -7,7 +7,8 @@ decoder then reads the mapped file, whose pages the operating system shares betw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from torch import Tensor
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
+from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.decoder import Decoder
+from trivium.models.packed_weights import NoPackedWeights, PackedWeights
 from trivium.models.registry import find_family, read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weights import NORM_SUFFIX, Place, weight_shapes
@@ -26,6 +28,7 @@ from trivium.types.errors import ModelFileError, UnsupportedModelError
 __all__ = ["load_model", "random_model", "read_spec"]
 
 EMBEDDING = "embedding.weight"
+OUTPUT_HEAD = "lm_head.weight"
 
 # Layers of one input, and the matrix that holds them as one.
 JOINED = tuple(
@@ -38,6 +41,8 @@ JOINED = tuple(
     )
 )
 
+NO_PACKED_WEIGHTS = NoPackedWeights()
+
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -48,38 +53,59 @@ def load_model(
     device: torch.device | str,
     progress: Progress | None = None,
     max_position: int | None = None,
+    packed: PackedWeights = NO_PACKED_WEIGHTS,
 ) -> Decoder:
     """`dtype` is of hidden states, and of float weights where the ops do not take them as they are stored; quantized
     weights stay as they are.
 
-    `max_position` bounds the positions that will be asked for (None: all that the model was made for).
+    `max_position` bounds the positions that will be asked for (None: all that the model was made for). `packed` may hold
+    weights that need not be packed again.
     """
     spec = read_spec(source)
     checkpoint = Checkpoint.of(source, find_family(source))
     found = _find_weights(spec, checkpoint)
     done, total = 0, sum(weight.nbytes(checkpoint) for weight in found)
-    weights: dict[str, Weight] = {}
+    weights: dict[str, LinearWeight] = {}
     for weight in found:
-        weights[weight.name] = _laid(weight.read(checkpoint, spec), weight.name, spec, ops, dtype, device)
+        laid = partial(_laid, weight, checkpoint, spec, ops, dtype, device)
+        weights[weight.name] = laid() if weight.name == EMBEDDING else _prepared(weight, laid, checkpoint, ops, packed)
         done += weight.nbytes(checkpoint)
         if progress is not None:
             progress(done, total)
-    return Decoder(spec, _prepared(weights, spec, ops), ops, dtype, device, max_position)
-
-
-def _prepared(weights: dict[str, Weight], spec: ModelSpec, ops: Ops) -> dict[str, LinearWeight]:
-    """Matrices as the kernels like them. The embedding stays as it is, to be read by rows; where it is the output
-    projection too, that is a weight of its own."""
     if spec.tied_embeddings:
-        weights["lm_head.weight"] = weights[EMBEDDING]
+        # The embedding itself stays as it is, to be read by rows.
+        head, embedding = replace(found[0], name=OUTPUT_HEAD), weights[EMBEDDING]
+        assert not isinstance(embedding, PackedTensor)
+        weights[OUTPUT_HEAD] = _prepared(head, lambda: embedding, checkpoint, ops, packed)
+    packed.finish()
     if ops.joins_layers:
-        for layer in range(spec.num_layers):
-            for parts, joined in JOINED:
-                _join(weights, [f"layers.{layer}.{part}" for part in parts], f"layers.{layer}.{joined}")
-    return {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in weights.items()}
+        _join_layers(weights, spec)
+    return Decoder(spec, weights, ops, dtype, device, max_position)
 
 
-def _join(weights: dict[str, Weight], parts: list[str], joined: str) -> None:
+def _prepared(
+    weight: FoundWeight, laid: Callable[[], Weight], checkpoint: Checkpoint, ops: Ops, packed: PackedWeights
+) -> LinearWeight:
+    """As the kernels like it: mapped if it was packed before, else made from what `laid` gives."""
+    if len(weight.shape) != 2:
+        return laid()
+    if kept := packed.get(weight.name, weight.type(checkpoint), weight.shape):
+        return kept
+    prepared = ops.prepare(laid())
+    if isinstance(prepared, PackedTensor):
+        packed.put(weight.name, prepared)
+        for part in weight.parts:
+            checkpoint.release(part)
+    return prepared
+
+
+def _join_layers(weights: dict[str, LinearWeight], spec: ModelSpec) -> None:
+    for layer in range(spec.num_layers):
+        for parts, joined in JOINED:
+            _join(weights, [f"layers.{layer}.{part}" for part in parts], f"layers.{layer}.{joined}")
+
+
+def _join(weights: dict[str, LinearWeight], parts: list[str], joined: str) -> None:
     """The parts become rows of one matrix; quantized ones stay as they are."""
     tensors = [weight for name in parts if isinstance(weight := weights.get(name), Tensor)]
     if len(tensors) < len(parts):
@@ -110,8 +136,13 @@ def random_model(
         weight = torch.empty(shape, dtype=stored_dtype if kept else dtype, device=device)
         return weight.normal_(std=0.02, generator=random)
 
-    weights: dict[str, Weight] = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
-    return Decoder(spec, _prepared(weights, spec, ops), ops, dtype, device, max_position)
+    drawn: dict[str, Weight] = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
+    if spec.tied_embeddings:
+        drawn[OUTPUT_HEAD] = drawn[EMBEDDING]
+    weights = {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in drawn.items()}
+    if ops.joins_layers:
+        _join_layers(weights, spec)
+    return Decoder(spec, weights, ops, dtype, device, max_position)
 
 
 @dataclass(frozen=True)
@@ -129,6 +160,9 @@ class FoundWeight:
         if self.place.half is not None:
             return (*self.shape[:-2], 2 * self.shape[-2], self.shape[-1])
         return self.shape[1:] if "{e}" in self.place.name else self.shape
+
+    def type(self, checkpoint: Checkpoint) -> str:
+        return checkpoint.tensors[self.parts[0]].type
 
     def nbytes(self, checkpoint: Checkpoint) -> int:
         return sum(checkpoint.tensors[part].nbytes for part in self.parts) // (1 if self.place.half is None else 2)
@@ -149,7 +183,7 @@ def _find_weights(spec: ModelSpec, checkpoint: Checkpoint) -> list[FoundWeight]:
     found = [_find(name, shape, spec, checkpoint) for name, shape in weight_shapes(spec).items()]
     used = {part for weight in found for part in weight.parts}
     if spec.tied_embeddings:
-        used |= {place.name for place in checkpoint.places["lm_head.weight"]}  # a copy of the embedding
+        used |= {place.name for place in checkpoint.places[OUTPUT_HEAD]}  # a copy of the embedding
     if unused := sorted(checkpoint.tensors.keys() - used):
         raise ModelFileError(
             f"{checkpoint.path}: {len(unused)} of {len(checkpoint.tensors)} tensors are not part of a {spec.family}"
@@ -198,13 +232,19 @@ def _check_parts(weight: FoundWeight, checkpoint: Checkpoint) -> None:
 
 
 def _laid(
-    weight: Weight, name: str, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: torch.device | str
+    found: FoundWeight,
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device | str,
 ) -> Weight:
     """As the decoder uses it: norms in float32 with their offset added; float matrices as stored where the ops take them
     so; other float weights in `dtype`."""
+    weight = found.read(checkpoint, spec)
     if isinstance(weight, QuantizedTensor):
         return QuantizedTensor(weight.type, weight.data.to(device), weight.shape)
-    if name.endswith(NORM_SUFFIX):
+    if found.name.endswith(NORM_SUFFIX):
         norm = weight.to(device=device, dtype=torch.float32)
         return norm + spec.norm.offset if spec.norm.offset else norm
     if weight.ndim > 1 and ops.takes_stored_floats:

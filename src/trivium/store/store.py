@@ -4,6 +4,7 @@
 <root>/models/<name>/files/…          the files, where the store owns them
 <root>/staging/<name>-…/              a pull in progress, or the remains of one that was killed
 <root>/locks/<name>.lock              held while a model comes or goes
+<root>/packed/<file>.packed           weights as the kernels lay them, made by the engine; goes with its model
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from trivium.formats.home import default_root
 from trivium.formats.huggingface import CONFIG_FILE
+from trivium.formats.packed_file import FOLDER as PACKED_FOLDER
+from trivium.formats.packed_file import packed_path
 from trivium.formats.source import open_source
 from trivium.store.disk import disk_errors_told, locked, sync_file, sync_tree
 from trivium.store.hub import HUB_PREFIX, HubModel
@@ -36,14 +40,6 @@ from trivium.types.errors import ModelFileError
 FILES = "files"
 
 log = logging.getLogger(__name__)
-
-
-def default_root() -> Path:
-    """TRIVIUM_HOME, or `trivium` in the user's cache directory."""
-    if home := os.environ.get("TRIVIUM_HOME"):
-        return Path(home).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "trivium"
 
 
 class ModelStore:
@@ -125,11 +121,9 @@ class ModelStore:
     def show(self, reference: str) -> ModelSummary:
         """Of a stored model or of one at a path; pulls nothing."""
         if _is_model_path(reference):
-            with open_source(Path(reference).expanduser()) as source:
-                return summarize(source)
+            return self._summary(Path(reference).expanduser())
         stored = self.get(reference)
-        with open_source(stored.path) as source:
-            summary = summarize(source)
+        summary = self._summary(stored.path)
         return replace(summary, name=stored.name, source=stored.manifest.source, created=stored.manifest.created)
 
     def verify(self, name: str, progress: ProgressCallback = ignore_progress) -> StoredModel:
@@ -149,8 +143,23 @@ class ModelStore:
         if not self._directory(parsed).exists():
             raise ModelFileError(self._not_found(name))
         with self._changing(parsed, ignore_progress), self._staged(parsed) as stage:
+            self._forget_packed(parsed)
             if self._directory(parsed).exists():
                 os.rename(self._directory(parsed), stage / "removed")
+
+    def _summary(self, path: Path) -> ModelSummary:
+        with open_source(path) as source:
+            summary = summarize(source)
+        packed = packed_path(self.root / PACKED_FOLDER, path)
+        return replace(summary, packed=packed) if packed.exists() else summary
+
+    def _forget_packed(self, name: ModelName) -> None:
+        try:
+            stored = read_manifest(self._directory(name))
+        except ModelFileError:
+            return  # damaged: nobody knows where its files were; what was packed of them is swept in time
+        if stored is not None:
+            packed_path(self.root / PACKED_FOLDER, stored.path).unlink(missing_ok=True)
 
     def _origin(self, reference: str, copy: bool) -> Origin:
         if reference.startswith(HUB_PREFIX):

@@ -20,5 +20,6 @@ class ModelCard(Struct, frozen=True):
     kv_cache_dtype: str = "float32"
     num_kv_groups: int = 1  # a token takes room in a block of each
     kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
+    packed: str = ""  # where packed weights came from and are kept
     graph: str = ""  # whether steps are replayed from a recording, and if not, why
     adjustments: tuple[Adjustment, ...] = ()
