@@ -47,6 +47,31 @@ def test_the_default_model_counts_its_template(smollm2: ServerProcess) -> None:
     assert text.endswith("one word.<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_the_default_model_makes_a_call_that_it_must_make(smollm2: ServerProcess) -> None:
+    """It is too small to call by itself; the grammar makes the form, and the model fills it."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 30}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    function = {"name": "get_weather", "description": "The weather in a city", "parameters": parameters}
+    with smollm2.openai() as client:
+        answer = client.chat.completions.create(
+            model="smollm2",
+            messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+            tools=[{"type": "function", "function": function}],  # type: ignore[list-item]
+            tool_choice="required",
+            parallel_tool_calls=False,
+            temperature=0,
+            max_tokens=60,
+        )
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function" and call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
 def test_run_without_a_model_takes_the_default() -> None:
     command = [
         sys.executable,
