@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import dataclasses
 import io
 import json
 import os
@@ -28,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gpu_workloads import MODELS, Workload, anchor_seconds, workloads, write_config
 
-ONE_MODEL_SECONDS = 420  # a process that takes longer is ended, so that the others' numbers come through
-COMPILERS = 12  # processes that compile the candidates of --micro beforehand
+SHARES = 12  # processes that check, or compile what --micro measures, side by side
 
 
 def main() -> int:
@@ -41,56 +41,77 @@ def main() -> int:
     parser.add_argument("--workloads", default="", help="some of them; default: all")
     parser.add_argument("--repeats", type=int, default=2, help="of each workload; the best counts")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--model-seconds", type=float, default=600, help="a model that takes longer is given up")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "bench_gpu.jsonl")
     parser.add_argument("--one-model", help=argparse.SUPPRESS)
     parser.add_argument("--compile-share", help=argparse.SUPPRESS)
+    parser.add_argument("--check-share", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compile_share:
-        compile_micro(args.compile_share, args.parts)
+        compile_share(args.compile_share, args.parts)
+        return 0
+    if args.check_share:
+        check_share(args.check_share)
         return 0
     if args.one_model:
         return run_model(args)
-    good = True
-    if args.check:
-        import gpu_kernels
-
-        good = gpu_kernels.check()
+    good = check() if args.check else True
     for model in filter(None, args.models.split(",")):
-        run_apart(["--one-model", model, *sys.argv[1:]])
+        run_apart(["--one-model", model, *sys.argv[1:]], args.model_seconds)
     if args.out.exists():
         print_table([json.loads(line) for line in args.out.read_text().splitlines()])
     if args.micro:
         import gpu_kernels
 
-        shares = [
-            subprocess.Popen([sys.executable, __file__, "--compile-share", f"{i}/{COMPILERS}", "--parts", args.parts])
-            for i in range(COMPILERS)
-        ]
         began = time.monotonic()
-        for share in shares:
-            share.wait()
-        print(f"candidates compiled in {time.monotonic() - began:.0f} s")
+        in_shares("--compile-share", "--parts", args.parts)
+        print(f"candidates compiled in {time.monotonic() - began:.0f} s", flush=True)
         gpu_kernels.micro(args.parts)
     return 0 if good else 1
 
 
-def run_apart(arguments: list[str]) -> None:
+def run_apart(arguments: list[str], seconds: float) -> None:
     process = subprocess.Popen([sys.executable, __file__, *arguments])
     try:
-        process.wait(timeout=ONE_MODEL_SECONDS)
+        process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
-        print(f"ended after {ONE_MODEL_SECONDS} s")
+        print(f"given up after {seconds} s")
         process.kill()
         process.wait()
 
 
-def compile_micro(share: str, parts: str) -> None:
-    """Launches nothing: every kernel that --micro would launch is compiled, a share of them in this process."""
+def in_shares(flag: str, *arguments: str) -> list[str]:
+    """What the processes wrote, each of which does its share of the work."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    commands = [[sys.executable, __file__, flag, f"{i}/{SHARES}", *arguments] for i in range(SHARES)]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for command in commands]
+    return [line for process in processes for line in process.communicate()[0].splitlines()]
+
+
+def check() -> bool:
+    import gpu_kernels
+
+    began = time.monotonic()
+    lines = in_shares("--check-share")
+    found = [gpu_kernels.Checked(**json.loads(line)) for line in lines if line.startswith("{")]
+    good = gpu_kernels.report_checks(found)
+    print(f"{len(found)} cases checked in {time.monotonic() - began:.0f} s", flush=True)
+    return good
+
+
+def check_share(share: str) -> None:
+    import gpu_kernels
+
+    for entry in gpu_kernels.check(*map(int, share.split("/"))):
+        print(json.dumps(dataclasses.asdict(entry)), flush=True)
+
+
+def compile_share(share: str, parts: str) -> None:
+    """Launches nothing: kernels that --micro would launch are compiled, a share of them in this process."""
     import gpu_kernels
 
     index, count = map(int, share.split("/"))
-    sys.stdout = io.StringIO()
     gpu_kernels.compile_only(index, count, parts)
 
 

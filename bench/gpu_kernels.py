@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,33 +32,53 @@ BF16 = torch.bfloat16
 ROTATE = 8  # sets of weights, so that none is still in the cache when its turn comes
 
 
-def check() -> bool:
-    """Every fused op on small and real shapes against the reference; one line for each kind of case."""
+@dataclass(frozen=True)
+class Checked:
+    op: str
+    dtype: str
+    case: str
+    share: float  # of the tolerance; above 1 is wrong, inf did not run
+    error: str = ""
+
+
+def check(index: int, count: int) -> Iterator[Checked]:
+    """Every count-th case of every fused op, small and real shapes, against the reference."""
     reference, ops = reference_ops("the oracle"), cuda_ops("under test")
     torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody wrote is nan
-    worst: defaultdict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    warnings.filterwarnings("ignore", message=".*deterministic.*")
     random = torch.Generator()
-    print(f"seed {random.seed()}")
-    for dtype in (torch.float32, torch.bfloat16):
-        for is_large in (False, True):
-            for case in fused_cases.cases(random, dtype, is_large):
-                key = (str(dtype).removeprefix("torch."), case.name.split(":")[0].split(" ")[0])
-                try:
-                    with torch.inference_mode():
-                        off = fused_cases.case_error(case, ops, reference, DEVICE)
-                    worst[key].append((off / fused_cases.TOLERANCE[dtype], case.name))
-                except Exception as error:
-                    lines = traceback.format_exc().strip().splitlines()
-                    worst[key].append((float("inf"), f"{case.name}: {type(error).__name__} {lines[-1][:300]}"))
-    torch.use_deterministic_algorithms(False)
-    good = True
-    for (dtype_name, op), found in sorted(worst.items()):
-        bad = [entry for entry in found if not entry[0] <= 1.0]
+    random.seed()
+    every = [
+        (dtype, case)
+        for dtype in (torch.float32, torch.bfloat16)
+        for is_large in (False, True)
+        for case in itertools.islice(fused_cases.cases(random, dtype, is_large), index, None, count)
+    ]
+    for dtype, case in every:
+        names = (case.op, str(dtype).removeprefix("torch."), case.name)
+        try:
+            with torch.inference_mode():
+                off = fused_cases.case_error(case, ops, reference, DEVICE)
+            yield Checked(*names, off / fused_cases.TOLERANCE[dtype])
+        except Exception as error:
+            yield Checked(*names, float("inf"), f"{type(error).__name__}: {str(error)[-600:]}")
+
+
+def report_checks(found: list[Checked]) -> bool:
+    """One line for each op and dtype; those that are wrong by name. True: all are right."""
+    by_op: defaultdict[tuple[str, str], list[Checked]] = defaultdict(list)
+    for entry in found:
+        by_op[entry.op, entry.dtype].append(entry)
+    good = bool(found)
+    for (op, dtype), entries in sorted(by_op.items()):
+        worst = max(entries, key=lambda entry: entry.share)
+        bad = [entry for entry in entries if not entry.share <= 1.0]
         good = good and not bad
-        share, name = max(found)
-        print(f"check {op:16} {dtype_name:8} {len(found):4} cases, worst {share:.2f} of the tolerance ({name})")
-        for share, name in bad[:6]:
-            print(f"   WRONG {share:.3g}: {name}")
+        print(
+            f"check {op:16} {dtype:8} {len(entries):4} cases, worst {worst.share:.2f} of the tolerance ({worst.case})"
+        )
+        for entry in bad[:8]:
+            print(f"   WRONG {entry.share:.3g}: {entry.case} {entry.error}")
     return good
 
 
