@@ -16,6 +16,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import TriviumError
+from trivium.types.grammar_stats import GrammarStats
 from trivium.types.kv import KVSpec, group_layers
 from trivium.types.request import Request
 from trivium.types.step import RowStart, SampledRow, Step, StepResult, TokenLogprobs
@@ -66,6 +67,9 @@ class ParrotCore:
 
     def take_refusals(self) -> list[tuple[str, TriviumError]]:
         return []
+
+    def grammar_stats(self) -> GrammarStats:
+        return GrammarStats()
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

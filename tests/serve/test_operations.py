@@ -226,7 +226,8 @@ def test_with_overlap_the_answer_is_the_same_and_what_was_planned_ahead_is_count
     server: ServerProcess, tiny_model: Path
 ) -> None:
     ask = {**ASK, "max_tokens": 40, "temperature": 0.7, "seed": 5, "ignore_eos": True}
-    ahead = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--overlap")
+    same = ("--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32")
+    ahead = ServerProcess(str(tiny_model), *same, "--overlap")
     try:
         answers = [where.post(PATH, ask).json()["choices"] for where in (server, ahead)]
         metrics = ahead.wait_until_idle()

@@ -256,6 +256,21 @@ def test_the_grammar_process_ends_with_the_server(own_server: ServerProcess) -> 
     wait_for(lambda: True if not any(alive(pid) for pid in children) else None, 10)
 
 
+def test_grammars_are_counted(server: ServerProcess) -> None:
+    before = server.metrics()
+    chat(server, guided_choice=["counted"])
+    chat(server, guided_choice=["counted"])
+    refusal(server, guided_regex="(counted")
+    after = server.metrics()
+    grown = {
+        name: after[f"trivium_grammar_{name}_total"] - before[f"trivium_grammar_{name}_total"]
+        for name in ("compiled", "refused", "reused")
+    }
+    assert grown == {"compiled": 1, "refused": 1, "reused": 1}
+    assert after["trivium_grammar_preparing_requests"] == 0
+    assert after["trivium_grammar_compile_seconds_total"] > before["trivium_grammar_compile_seconds_total"]
+
+
 def task_children(pid: int) -> list[str]:
     return [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
 

@@ -9,6 +9,7 @@ import msgspec
 from trivium.grammar.service import GrammarService, Preparation
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, TriviumError
+from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Request
 
 # An engine that has nothing else to do listens to the grammar process for so long before it looks round again; seconds.
@@ -76,6 +77,9 @@ class Antechamber:
         if isinstance(error, InvalidRequestError) and error.param is None and request.sampling.grammar is not None:
             error = InvalidRequestError(str(error), param=request.sampling.grammar.param)
         self._refusals.append((request.id, error))
+
+    def stats(self) -> GrammarStats:
+        return self._grammars.stats(preparing=len(self._visitors))
 
     def take_refusals(self) -> list[tuple[str, TriviumError]]:
         refusals, self._refusals = self._refusals, []

@@ -33,6 +33,7 @@ from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, TriviumError
 from trivium.types.facts import ModelFacts
+from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Request
 
 
@@ -143,6 +144,9 @@ class EngineCore:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    def grammar_stats(self) -> GrammarStats:
+        return self._antechamber.stats()
 
     def assert_balanced(self) -> None:
         """Recounts blocks and rows from their owners, here and on the device."""

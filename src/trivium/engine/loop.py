@@ -29,6 +29,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import OverloadedError, RequestFailedError, TriviumError
+from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Cancel, Request
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Core(Protocol):
     def step(self) -> list[Delta]: ...
     def take_refusals(self) -> list[tuple[str, TriviumError]]: ...
     def stats(self) -> SchedulerStats: ...
+    def grammar_stats(self) -> GrammarStats: ...
 
 
 class EngineLoop:
@@ -144,6 +146,7 @@ class EngineLoop:
         self._send(
             Stats(
                 scheduler=self._core.stats(),
+                grammar=self._core.grammar_stats(),
                 num_steps=self._num_steps,
                 step_seconds=self._step_seconds,
                 last_step=self._last_step,

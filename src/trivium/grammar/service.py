@@ -6,7 +6,9 @@ Nothing here waits but `wait_for_masks`, and that for an answer that was asked f
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from trivium.grammar.messages import (
 )
 from trivium.grammar.rows import RowChanges
 from trivium.types.errors import InvalidRequestError, OverloadedError, RequestFailedError, TriviumError
+from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
@@ -52,11 +55,12 @@ class Preparation:
 
 
 @dataclass
-class GrammarStats:
+class _Counts:
     compiled: int = 0
-    refused: int = 0  # not a grammar, not a supported one, or beyond a limit
-    reused: int = 0  # requests whose grammar was known
+    refused: int = 0
+    reused: int = 0
     compile_seconds: float = 0.0
+    mask_wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class GrammarService:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # matchers the process has, by the grammar's compiled text
         self._rows = RowChanges()
         self._last_number = 0
-        self.stats = GrammarStats()
+        self._counts = _Counts()
 
     # Grammars
 
@@ -95,7 +99,7 @@ class GrammarService:
         found = self._known.get(grammar)
         if found is not None:
             self._known.move_to_end(grammar)
-            self.stats.reused += 1
+            self._counts.reused += 1
             return found
         size, most = len(grammar.text.encode()), self._limits.text_bytes
         if size > most:
@@ -165,6 +169,7 @@ class GrammarService:
     def wait_for_masks(self) -> Mapping[int, RowProblem]:
         """Until all masks that were asked for are there. Rows that have none, with the reason."""
         seconds = self._limits.answer_seconds
+        began = time.monotonic()
         while self._rows.awaited is not None:
             try:
                 messages = self._running().matching.receive(seconds)
@@ -175,12 +180,16 @@ class GrammarService:
                 self._lose(f"the grammar process gave no answer within {seconds:g} s")
             for message in messages:
                 self._take(message)
+        self._counts.mask_wait_seconds += time.monotonic() - began
         return self._rows.problems
 
     @property
     def pid(self) -> int | None:
         """Of the process, where it runs."""
         return self._process.pid if self._process is not None else None
+
+    def stats(self, preparing: int = 0) -> GrammarStats:
+        return GrammarStats(preparing=preparing, **dataclasses.asdict(self._counts))
 
     def close(self) -> None:
         if self._process is not None:
@@ -191,13 +200,13 @@ class GrammarService:
 
     def _take_trial(self, trial: Trial) -> None:
         preparation = self._trials.pop(trial.ticket)
-        self.stats.compile_seconds += trial.seconds
+        self._counts.compile_seconds += trial.seconds
         if trial.compiled is None:
-            self.stats.refused += 1
+            self._counts.refused += 1
             kind = RequestFailedError if trial.is_our_fault else InvalidRequestError
             preparation.error = kind(trial.why)
             return
-        self.stats.compiled += 1
+        self._counts.compiled += 1
         key = self._keep(trial.compiled, trial.num_bytes)
         self._builds[key] = preparation, Grammar(GrammarKind.COMPILED, trial.compiled)
         self._running().matching.send(Build(key, trial.compiled))

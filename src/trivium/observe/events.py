@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from trivium.types.grammar_stats import GrammarStats
+
 
 class RequestEnd(StrEnum):
     """The only ways in which a request can end."""
@@ -70,6 +72,7 @@ class EngineSample(Struct, frozen=True):
     planned_ahead: int  # positions, before their token was known
     discarded: int  # positions computed for sequences that had ended meanwhile
     held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason
+    grammar: GrammarStats
     restarts: int  # of the process; the counts above begin again with each
 
 

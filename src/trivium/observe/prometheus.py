@@ -18,6 +18,7 @@ from trivium.observe.events import (
     SequenceEnded,
     TokensGenerated,
 )
+from trivium.types.grammar_stats import GrammarStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -140,9 +141,24 @@ class EngineCollector(Collector):
             ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
         ):
             yield CounterMetricFamily(f"trivium_{name}", text, value)
+        yield from _grammar_metrics(sample.grammar)
         held_back = CounterMetricFamily(
             "trivium_held_back", "Times a sequence could not be planned ahead, by reason", labels=["reason"]
         )
         for reason, count in sample.held_back.items():
             held_back.add_metric([reason], count)
         yield held_back
+
+
+def _grammar_metrics(stats: GrammarStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "trivium_grammar_preparing_requests", "Requests that wait for their grammar", stats.preparing
+    )
+    for name, text, value in (
+        ("compiled", "Grammars compiled", stats.compiled),
+        ("refused", "Grammars that are none, are not supported, or went beyond a limit", stats.refused),
+        ("reused", "Requests whose grammar was known", stats.reused),
+        ("compile_seconds", "Time to compile the grammars that could be, summed", stats.compile_seconds),
+        ("mask_wait_seconds", "Time that steps stood still for a mask, summed", stats.mask_wait_seconds),
+    ):
+        yield CounterMetricFamily(f"trivium_grammar_{name}", text, value)

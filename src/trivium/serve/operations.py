@@ -53,5 +53,6 @@ def _sample(stats: Stats, restarts: int) -> EngineSample:
         planned_ahead=scheduler.planned_ahead,
         discarded=scheduler.discarded,
         held_back=scheduler.held_back,
+        grammar=stats.grammar,
         restarts=restarts,
     )

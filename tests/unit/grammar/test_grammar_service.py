@@ -104,7 +104,7 @@ def test_the_same_grammar_is_compiled_once(own: Walker) -> None:
     first = own.finish(own.service.prepare(choice("a")))
     again = own.service.prepare(Grammar(GrammarKind.CHOICE, '["a"]', param="elsewhere"))
     assert again is first
-    assert (own.service.stats.compiled, own.service.stats.reused) == (1, 1)
+    assert (own.service.stats().compiled, own.service.stats().reused) == (1, 1)
 
 
 def test_a_grammar_that_had_to_make_room_comes_back(own: Walker) -> None:
