@@ -38,6 +38,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_chunk_tokens: Annotated[
         AtLeastOne | None, Meta(description="prompt tokens of one sequence in one step at most")
     ] = None
+    max_background_tokens: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="tokens of background requests (batches) in a step beside others, 0 pauses them;"
+            " default: 1 on a CPU, 32 on an accelerator"
+        ),
+    ] = None
     max_waiting: Annotated[
         int, Meta(description="sequences that may wait for a row before new requests are refused", ge=0)
     ] = 4096

@@ -35,6 +35,7 @@ class EngineConfig(Struct, frozen=True):
     max_model_len: int
     max_batched_tokens: int
     max_chunk_tokens: int
+    max_background_tokens: int
     kv: KVSpec
     num_blocks: int
     num_threads: int
@@ -72,6 +73,7 @@ def resolve(
         max_model_len=max_model_len,
         max_batched_tokens=batched_tokens,
         max_chunk_tokens=chunk,
+        max_background_tokens=_background_tokens(options, capabilities),
         kv=kv,
         num_blocks=num_blocks,
         num_threads=options.num_threads or capabilities.num_threads,
@@ -117,6 +119,14 @@ def _batched_tokens(options: EngineOptions, capabilities: Capabilities) -> int:
             f"({options.max_num_seqs}): not every running sequence could get its token in a step"
         )
     return options.max_num_batched_tokens
+
+
+def _background_tokens(options: EngineOptions, capabilities: Capabilities) -> int:
+    """So many that those who wait hardly notice: each costs a CPU about as much as a token of theirs, while an
+    accelerator reads its weights once for all tokens of a step."""
+    if options.max_background_tokens is not None:
+        return options.max_background_tokens
+    return 32 if capabilities.runs_by_itself else 1
 
 
 def _wanted_length(options: EngineOptions, facts: ModelFacts) -> int:

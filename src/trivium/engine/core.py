@@ -69,6 +69,7 @@ class EngineCore:
                 max_rows=options.max_num_seqs,
                 max_batch_tokens=self.config.max_batched_tokens,
                 max_chunk_tokens=self.config.max_chunk_tokens,
+                max_background_tokens=self.config.max_background_tokens,
                 max_model_len=self.config.max_model_len,
                 max_waiting=options.max_waiting,
                 prefix_caching=options.enable_prefix_caching,

@@ -9,11 +9,12 @@ from trivium.types.step import BlockCopy, RowStart, RowWork, Step
 
 
 class StepDraft:
-    __slots__ = ("_copies", "_promised", "_starts", "budget", "work")
+    __slots__ = ("_copies", "_promised", "_starts", "budget", "started", "work")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget  # tokens left
         self.work: dict[int, RowWork] = {}  # by row
+        self.started: set[int] = set()  # rows
         self._starts: list[RowStart] = []
         self._copies: list[BlockCopy] = []
         self._promised: dict[int, int] = {}  # by row: blocks that rows in mid-prompt will still take
@@ -24,6 +25,7 @@ class StepDraft:
 
     def start(self, sequence: Sequence) -> None:
         self._starts.append(sequence.row_start())
+        self.started.add(sequence.row)
 
     def add(self, sequence: Sequence, count: int, copies: Many[BlockCopy] = ()) -> None:
         """The next `count` positions of the sequence; its tables have room for them."""

@@ -13,6 +13,7 @@ class SchedulerLimits(Struct, frozen=True):
     max_model_len: int  # tokens of one sequence, prompt and generated
     max_chunk_tokens: int | None = None  # positions of one row in one step; None: only the batch bounds it
     max_waiting: int | None = None  # sequences that may wait for a row before requests are refused; None: no bound
+    max_background_tokens: int = 1  # positions of background sequences in a step, while there are others; 0: none
     prefix_caching: bool = True
 
     def __post_init__(self) -> None:

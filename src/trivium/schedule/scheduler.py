@@ -4,7 +4,8 @@
     deltas = scheduler.commit(run(step), now)    # what the step brought
 
 A step gives rows that lack one token theirs first; then, priority by priority, chunks to running rows that lack more
-and places to waiting sequences; all in order of rank (priority, arrival, id, index) and within the limits. When blocks run out, the running
+and places to waiting sequences; all in order of rank (priority, arrival, id, index) and within the limits. Background
+sequences come after all that, with a small budget of their own while there are others. When blocks run out, the running
 sequence of the lowest rank gives its up and waits again; its full blocks stay cached, so it resumes cheaply, and
 exactly: what it generated is now part of what it computes. The first in rank is never made to give way by another,
 and `check` refuses what could not run alone; so somebody always progresses and every admitted request ends.
@@ -22,6 +23,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.ledger import audit
@@ -34,7 +36,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, NeverFitsError, OverloadedError
 from trivium.types.kv import KVSpec, blocks_needed
-from trivium.types.request import Request
+from trivium.types.request import BACKGROUND_PRIORITY, Request
 from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult, TokenLogprobs
 
 __all__ = ["Scheduler", "SchedulerStats"]
@@ -164,8 +166,10 @@ class Scheduler:
             return None
         self._must_settle = False
         draft = StepDraft(self.limits.max_batch_tokens)
-        lacking_more = self._plan_single_tokens(draft)
-        self._plan_chunks_and_admit(lacking_more, draft, now)
+        if self._has_foreground:
+            self._plan_class(draft, now, is_background=False)
+            draft.budget = min(draft.budget, self.limits.max_background_tokens)
+        self._plan_class(draft, now, is_background=True)
         if not draft.work and (self._in_flight or not self._ended_rows):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
@@ -174,10 +178,22 @@ class Scheduler:
         self._in_flight[step.id] = draft.work
         return step
 
-    def _plan_single_tokens(self, draft: StepDraft) -> list[Sequence]:
+    @property
+    def _has_foreground(self) -> bool:
+        """Whether a sequence is there that somebody waits for. Background is behind it in both lists."""
+        return any(sequences and not sequences[0].is_background for sequences in (self._running, self._waiting))
+
+    def _plan_class(self, draft: StepDraft, now: float, *, is_background: bool) -> None:
+        lacking_more = self._plan_single_tokens(draft, is_background)
+        self._plan_chunks(lacking_more, draft, now)
+        self._admit(draft, now, before=None if is_background else BACKGROUND_PRIORITY)
+
+    def _plan_single_tokens(self, draft: StepDraft, is_background: bool) -> list[Sequence]:
         """Rows that lack one token get theirs. Returns those that lack more."""
         lacking_more = []
-        for sequence in self._running:  # which loses its last when someone is preempted
+        num_foreground = bisect_left(self._running, BACKGROUND_PRIORITY, key=_priority)
+        places = (num_foreground, None) if is_background else (0, num_foreground)
+        for sequence in islice(self._running, *places):  # which loses its last when someone is preempted
             position, num_awaited = sequence.num_planned, sequence.num_awaited
             num_missing = len(sequence.tokens) + num_awaited - position
             if num_missing > 1:
@@ -201,14 +217,13 @@ class Scheduler:
         self._num_planned_ahead += 1
         return True
 
-    def _plan_chunks_and_admit(self, lacking_more: list[Sequence], draft: StepDraft, now: float) -> None:
-        """By priority; within one, running sequences go before waiting ones."""
+    def _plan_chunks(self, lacking_more: list[Sequence], draft: StepDraft, now: float) -> None:
+        """By priority; within one, running sequences go before waiting ones, which are admitted after them."""
         for sequence in lacking_more:
             self._admit(draft, now, before=sequence.request.priority)
             if sequence.state is State.RUNNING and draft.budget:
                 self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
                 self._offer(sequence, draft)
-        self._admit(draft, now)
 
     def _plan_with_preemption(self, sequence: Sequence, count: int, draft: StepDraft) -> None:
         """Up to `count` tokens, as many as there are blocks for. If for none, the last in rank gives its blocks up."""
@@ -275,7 +290,7 @@ class Scheduler:
         if not self._free_rows or not draft.budget:
             return False
         tables = sequence.tables
-        source = sequence.family.fork_source() if sequence.may_reuse_prompt else None
+        source = sequence.family.fork_source(draft.started) if sequence.may_reuse_prompt else None
         if source is not None:
             tables.fork(source.tables, sequence.num_prompt)
             start = sequence.num_prompt - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.tables import BlockTables
 from trivium.types.mix import GOLDEN, mix
-from trivium.types.request import Request, Sampling
+from trivium.types.request import BACKGROUND_PRIORITY, Request, Sampling
 from trivium.types.step import RowStart
 
 NO_ROW = -1
@@ -26,6 +27,7 @@ class Sequence:
         "family",
         "has_begun",
         "index",
+        "is_background",
         "max_len",
         "needs_host",
         "num_awaited",
@@ -50,6 +52,7 @@ class Sequence:
         self.family = family
         self.request = request
         self.index = index
+        self.is_background = request.priority >= BACKGROUND_PRIORITY
         self.rank = (request.priority, request.arrival, request.id, index)  # lower goes first, and is preempted last
         self.tokens = list(request.prompt)  # and then those generated
         self.num_prompt = len(request.prompt)
@@ -120,12 +123,17 @@ class Family:
         # A running one that had more than a block of the prompt to compute: the others wait, so as to share it.
         self.prefilling: Sequence | None = None
 
-    def fork_source(self) -> Sequence | None:
-        """A running sequence that has computed the prompt and still holds what its last token sees."""
+    def fork_source(self, started: Container[int]) -> Sequence | None:
+        """A running sequence that has computed the prompt and still holds what its last token sees.
+
+        Not one whose row is among those `started` in the step being planned: it may share blocks that this very step
+        fills, and a fork's copy of such a block would be made before that.
+        """
         num_prompt = len(self.request.prompt)
         for sequence in self.sequences:
             if (
                 sequence.state is State.RUNNING
+                and sequence.row not in started
                 and sequence.num_computed >= num_prompt
                 and sequence.tables.can_fork(num_prompt)
             ):

@@ -18,6 +18,11 @@ class ThinkingBudget(Struct, frozen=True):
     ]  # what is said for the model when the budget is spent: the end, and what leads to the answer
 
 
+# Requests of this priority or a lower one (a larger number) are background: nobody waits for them, and beside others
+# they get a small share of each step.
+BACKGROUND_PRIORITY = 1_000_000
+
+
 class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -80,7 +85,7 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     stopping: Stopping
     arrival: float  # seconds of CLOCK_MONOTONIC, which all processes of a machine share
     n: int = 1  # sequences sampled from the one prompt
-    priority: int = 0  # lower runs first
+    priority: int = 0  # lower runs first; see BACKGROUND_PRIORITY
     salt: str = ""  # prefix reuse stays inside one salt (tenant)
 
 

@@ -7,6 +7,7 @@ import random
 from world import World, kv_spec, request
 
 from trivium.types.errors import NeverFitsError
+from trivium.types.request import BACKGROUND_PRIORITY
 from trivium.types.step import RowWork
 
 NEEDS_HOST = 2  # the seed of requests that are not planned ahead
@@ -24,6 +25,7 @@ class RandomWorld(World):
             max_batch_tokens=rng.choice([1, 3, 8, 32, 128]),
             max_chunk_tokens=rng.choice([None, 1, 2, 7]),
             max_model_len=rng.choice([16, 40, 64]),
+            max_background_tokens=rng.choice([0, 1, 5]),
             prefix_caching=rng.random() < 0.8,
             steps_ahead=steps_ahead,
             needs_host=lambda request: "a test" if request.sampling.seed == NEEDS_HOST else None,
@@ -64,7 +66,7 @@ class RandomWorld(World):
             rng.randint(1, 16),
             arrival=self.now - 3 * rng.random(),
             n=rng.choice([1, 1, 1, 2, 4]),
-            priority=rng.choice([0, 0, 0, 1]),
+            priority=rng.choice([0, 0, 0, 1, BACKGROUND_PRIORITY]),
             salt=rng.choice(["", "", "other"]),
             min_tokens=rng.choice([0, 0, 3]),
             stop=rng.choice([(), (1,), (1, 2)]),

@@ -165,3 +165,23 @@ def test_a_sequence_that_owes_prompt_logprobs_cannot_take_over_a_computed_prompt
     first, second = Family(request("r", PROMPT, n=2, prompt_logprobs=0), cache, 64).sequences
     assert (first.may_reuse_prompt, second.may_reuse_prompt) == (False, True)
     assert (len(first.reusable_tokens), len(second.reusable_tokens)) == (1, len(PROMPT))
+
+
+def test_nobody_copies_a_block_that_the_same_step_fills():
+    """Two siblings resume, of which the second shares what the first is about to compute; a third begins beside them."""
+    world = World(num_blocks=10, max_rows=3)
+    world.add(request("other", range(50, 53), max_tokens=30))
+    world.add(request("family", range(100, 112), max_tokens=9, n=3))
+    for _ in range(3):
+        world.step()
+    begun = [index for index in range(3) if world.heard[("family", index)].tokens]
+    assert begun == [0, 1]
+    world.scheduler.preempt("family")
+    world.cancel("other")
+    world.add(request("large", range(200, 228), max_tokens=4, priority=-1))  # takes the prompt's last block, not all
+    while world.heard[("large", 0)].reason is None:
+        world.step()
+    step = world.step()
+    assert {start.index for start in step.starts} == {0, 1, 2}
+    world.drain()
+    world.assert_idle()

@@ -85,6 +85,7 @@ class World:
         max_chunk_tokens: int | None = None,
         max_model_len: int = 256,
         max_waiting: int | None = None,
+        max_background_tokens: int = 1,
         prefix_caching: bool = True,
         steps_ahead: int = 0,
         needs_host: Callable[[Request], str | None] = lambda request: None,
@@ -96,6 +97,7 @@ class World:
             max_chunk_tokens=max_chunk_tokens,
             max_model_len=max_model_len,
             max_waiting=max_waiting,
+            max_background_tokens=max_background_tokens,
             prefix_caching=prefix_caching,
         )
         self.num_blocks = num_blocks

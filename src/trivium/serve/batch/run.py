@@ -26,8 +26,8 @@ from trivium.serve.disconnect import cancel_and_wait
 from trivium.serve.errors import RETRY_SECONDS
 from trivium.serve.in_process import Answer, InProcess
 from trivium.serve.limits import Limits
+from trivium.types.request import BACKGROUND_PRIORITY
 
-BATCH_PRIORITY = 1_000_000  # lower runs first, and online requests have 0 unless they ask for another
 MAX_STRIKES = 2  # deaths of the engine after which a request is taken for their cause: one in company, one alone
 PAGE = 256  # requests read from the records at a time
 
@@ -133,7 +133,7 @@ class BatchRun:
 
     def _body(self, descriptor: int, request: BatchRequest) -> bytes:
         line = LINE.decode(os.pread(descriptor, request.length, request.start))
-        return msgspec.json.encode({**line.body, "priority": BATCH_PRIORITY})
+        return msgspec.json.encode({**line.body, "priority": BACKGROUND_PRIORITY})
 
     async def _answer_alone(self, batch: BatchRecord, request: BatchRequest, body: bytes) -> None:
         while True:
