@@ -125,6 +125,18 @@ struct AttentionSizes {
     int64_t tile_results;
 };
 
+// The largest of a row of logits.
+struct Largest {
+    float value;
+    int64_t index;   // the first that has it
+    bool is_finite;  // and all others are numbers
+};
+constexpr int draw_weight_bits = 42;  // of the likeliest token's weight
+struct WeightSum {
+    int64_t count;
+    int64_t mass;
+};
+
 struct Kernels {
     const char* name;
     int64_t lanes;  // float32 in a vector; a linear layer's columns are padded to a multiple where they are not one
@@ -148,6 +160,11 @@ struct Kernels {
     void (*attention)(const Attention& attention, const AttentionPart& part);
     // Of all tiles of a part, whose `results` other parts have filled, into its `out`.
     void (*merge_attention)(const Attention& attention, const AttentionPart& part);
+    Largest (*largest)(const float* x, int64_t count);
+    // out[i] = 2^((x[i] - largest) * scale + draw_weight_bits), rounded, the same to the last bit on every machine.
+    void (*draw_weights)(const float* x, int64_t count, float largest, float scale, int64_t* out);
+    WeightSum (*weights_at_least)(const int64_t* weights, int64_t count, int64_t least);
+    double (*sum_of_exponentials)(const float* x, int64_t count, float largest);  // of e^(x - largest)
 };
 
 const Kernels& baseline_kernels();

@@ -22,6 +22,7 @@ using trivium::Activation;
 using trivium::AttentionTensors;
 using trivium::Ops;
 using trivium::Program;
+using trivium::SampleTensors;
 using trivium::StepTensors;
 using trivium::Tensor;
 using trivium::WeightTensor;
@@ -213,7 +214,34 @@ NB_MODULE(_native, m) {
                 self.experts(x_view, ids_view, weights_view, gate_view, up_view, down_view, kind, out_view);
             },
             "x"_a, "ids"_a, "weights"_a, "gate"_a, "gate_type"_a.none(), "up"_a, "up_type"_a.none(), "down"_a,
-            "down_type"_a.none(), "activation"_a, "out"_a);
+            "down_type"_a.none(), "activation"_a, "out"_a)
+        .def(
+            "sample",
+            [](Ops& self, nb::handle logits, nb::handle draws, nb::handle penalties, nb::handle biases,
+               nb::handle masks, nb::handle out) {
+                const Tensor logits_view = view(logits, "logits"), out_view = view(out, "out");
+                SampleTensors batch;
+                batch.draws = optional_view(draws, "draws");
+                if (!penalties.is_none())
+                    batch.penalties = {view(penalties[0], "rows"), view(penalties[1], "amounts"),
+                                       view(penalties[2], "history"), view(penalties[3], "spans")};
+                if (!biases.is_none())
+                    batch.biases = {view(biases[0], "starts"), view(biases[1], "tokens"), view(biases[2], "values")};
+                if (!masks.is_none()) batch.masks = {view(masks[0], "rows"), view(masks[1], "bits")};
+                nb::gil_scoped_release released;
+                self.sample(logits_view, batch, out_view);
+            },
+            "logits"_a, "draws"_a.none(), "penalties"_a.none(), "biases"_a.none(), "masks"_a.none(), "out"_a,
+            "penalties: (rows, amounts, history, spans); biases: (starts, tokens, values); masks: (rows, bits).")
+        .def(
+            "logprobs",
+            [](Ops& self, nb::handle logits, nb::handle tokens, nb::handle scores, nb::handle places) {
+                const Tensor logits_view = view(logits, "logits"), tokens_view = view(tokens, "tokens"),
+                             scores_view = view(scores, "scores"), places_view = view(places, "places");
+                nb::gil_scoped_release released;
+                self.logprobs(logits_view, tokens_view, scores_view, places_view);
+            },
+            "logits"_a, "tokens"_a, "scores"_a, "places"_a);
 
     nb::class_<Program>(m, "Program", "Ops recorded once, replayed for steps of any number of tokens.")
         .def(nb::init<Ops&, std::vector<int64_t>>(), "kernels"_a, "buffer_widths"_a, nb::keep_alive<1, 2>())

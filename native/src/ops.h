@@ -32,6 +32,35 @@ struct PackedLayer {
     bool adds = false;  // to what `out` holds
 };
 
+// How the tokens of rows of logits are chosen; trivium/kernels/sample.py has the same names.
+struct SampleTensors {
+    struct Penalties {
+        Tensor rows, amounts, history, spans;
+    };
+    struct Biases {
+        Tensor starts, tokens, values;
+    };
+    struct Masks {
+        Tensor rows, bits;
+    };
+    std::optional<Tensor> draws;
+    std::optional<Penalties> penalties;
+    std::optional<Biases> biases;
+    std::optional<Masks> masks;
+};
+
+// Memory of one worker for one row of V tokens.
+struct SampleScratch {
+    struct Candidate {
+        int64_t weight;
+        int64_t token;
+    };
+    std::vector<float> logits;
+    std::vector<int64_t> weights;
+    std::vector<int32_t> counts;  // all 0 between rows
+    std::vector<Candidate> candidates;
+};
+
 class Ops {
 public:
     Ops(const Kernels& kernels, int num_threads);
@@ -58,6 +87,8 @@ public:
                          const AttentionTensors& batch, float scale, int64_t window, float softcap, const Tensor& out);
     void experts(const Tensor& x, const Tensor& ids, const Tensor& weights, const WeightTensor& gate,
                  const WeightTensor& up, const WeightTensor& down, Activation activation, const Tensor& out);
+    void sample(const Tensor& logits, const SampleTensors& batch, const Tensor& out);
+    void logprobs(const Tensor& logits, const Tensor& tokens, const Tensor& scores, const Tensor& places);
 
 private:
     // Memory for intermediate values, aligned for vectors; grows and is kept.
@@ -95,6 +126,7 @@ private:
     std::vector<FloatPart> float_tasks_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;
+    std::vector<SampleScratch> sample_scratch_;  // one for each worker
     Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
 };
 

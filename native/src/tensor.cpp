@@ -29,6 +29,7 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type, const char* name) {
 DType dtype_of(const dlpack::DataType& t, const char* name) {
     if (t.lanes == 1) {
         if (t.code == dlpack::float_code && t.bits == 32) return DType::f32;
+        if (t.code == dlpack::float_code && t.bits == 64) return DType::f64;
         if (t.code == dlpack::float_code && t.bits == 16) return DType::f16;
         if (t.code == dlpack::bfloat_code && t.bits == 16) return DType::bf16;
         if (t.code == dlpack::int_code && t.bits == 32) return DType::i32;
@@ -47,7 +48,7 @@ std::string shape_text(const int64_t* shape, int ndim) {
 }  // namespace
 
 const char* name_of(DType dtype) {
-    constexpr const char* names[] = {"float32", "float16", "bfloat16", "int32", "int64", "uint8"};
+    constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"};
     return names[static_cast<int>(dtype)];
 }
 

@@ -41,7 +41,8 @@ def ops() -> Ops:
         (lambda ops: ops.gated(X, X, "relu"), "no kernel for the activation relu"),
         (lambda ops: ops.rotary(X[:, None], X[:2, None], X[:, :32], X[:, :32]), "k must have shape"),
         (lambda ops: ops.rotary(X[:, None], X[:, None], X[:, :33], X[:, :33]), "wider than half a head"),
-        (lambda ops: ops.rotary(X[:, None], X[:, None], X[:, :32].double(), X[:, :32]), "cos has a dtype"),
+        (lambda ops: ops.rotary(X[:, None], X[:, None], X[:, :32].double(), X[:, :32]), "cos must be float32"),
+        (lambda ops: ops.rotary(X[:, None], X[:, None], X[:, :32].bool(), X[:, :32]), "cos has a dtype"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(ops: Ops, call: Callable[[Ops], object], message: str) -> None:

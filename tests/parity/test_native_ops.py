@@ -3,6 +3,7 @@
 import copy
 import os
 import threading
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from native_paths import INSTRUCTION_SETS, every_path, ops_of
 from torch import Generator, Tensor
 
-from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.cases import error, normal, quantized
 from trivium.kernels.native import NativeKernels
 from trivium.kernels.ops import OP_NAMES
@@ -24,8 +24,8 @@ def tensors_in(value: Any) -> list[Tensor]:
         return [value]
     if isinstance(value, tuple | list):
         return [tensor for item in value for tensor in tensors_in(item)]
-    if isinstance(value, AttentionBatch):
-        return [value.query_starts, value.context_lens, value.block_table, value.slots]
+    if is_dataclass(value):
+        return tensors_in([getattr(value, field.name) for field in fields(value)])
     return []
 
 

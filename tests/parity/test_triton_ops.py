@@ -13,8 +13,9 @@ pytest.importorskip("triton")
 from trivium.kernels import fused_cases, gated, rms_norm
 from trivium.kernels.cases import error
 from trivium.kernels.cuda import gpu_ops
+from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
-from trivium.kernels.triton.argmax import NOT_FINITE, argmax
+from trivium.kernels.triton.argmax import argmax
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()

@@ -6,6 +6,7 @@
 #include "float_linear.h"
 #include "linear.h"
 #include "packed_linears.h"
+#include "sampling.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -31,6 +32,10 @@ static constexpr Kernels table = {
     .attention_sizes = attention_sizes,
     .attention = attention,
     .merge_attention = merge_attention,
+    .largest = largest,
+    .draw_weights = draw_weights,
+    .weights_at_least = weights_at_least,
+    .sum_of_exponentials = sum_of_exponentials,
 };
 
 }  // namespace trivium::TRIVIUM_ISA

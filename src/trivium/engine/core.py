@@ -152,7 +152,7 @@ class EngineCore:
     def assert_balanced(self) -> None:
         """Recounts blocks and rows from their owners, here and on the device."""
         self._scheduler.assert_balanced()
-        if (held := self._rows.num_held) < (running := self.stats().running):
+        if (held := len(self._rows.held)) < (running := self.stats().running):
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
 
 

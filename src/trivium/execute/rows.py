@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from trivium.types.kv import KVSpec
-from trivium.types.request import Sampling, Stopping
 from trivium.types.step import RowStart, TableUpdate
 
 OUT_OF_WINDOW = -1
@@ -23,32 +22,26 @@ class Rows:
         self.num_tokens = np.zeros(max_rows, dtype=np.int64)
         self.num_prompt_tokens = np.zeros(max_rows, dtype=np.int64)
         self.tables = [np.full((max_rows, max_blocks), OUT_OF_WINDOW, dtype=np.int32) for _ in kv.groups]
-        self.sampling: list[Sampling | None] = [None] * max_rows
-        self.stopping: list[Stopping | None] = [None] * max_rows
-
-    @property
-    def num_held(self) -> int:
-        return sum(sampling is not None for sampling in self.sampling)
+        self.held: set[int] = set()
 
     def start(self, start: RowStart) -> None:
         row, count = start.row, len(start.tokens)
         self.tokens[row, :count] = start.tokens
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = start.num_prompt_tokens
-        self.sampling[row] = start.sampling
-        self.stopping[row] = start.stopping
+        self.held.add(row)
 
     def end(self, row: int) -> None:
-        self.sampling[row] = None
-        self.stopping[row] = None
+        self.held.remove(row)
 
     def update_tables(self, row: int, updates: Sequence[TableUpdate]) -> None:
         for update in updates:
             self.tables[update.group][row, update.first : update.first + len(update.blocks)] = update.blocks
 
-    def append(self, row: int, token: int) -> None:
-        self.tokens[row, self.num_tokens[row]] = token
-        self.num_tokens[row] += 1
+    def append(self, rows: np.ndarray, tokens: np.ndarray) -> None:
+        """One token to each of some rows, int64 [M]."""
+        self.tokens[rows, self.num_tokens[rows]] = tokens
+        self.num_tokens[rows] += 1
 
     def tokens_of(self, row: int) -> np.ndarray:
         return self.tokens[row, : self.num_tokens[row]]

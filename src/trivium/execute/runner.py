@@ -18,11 +18,11 @@ from trivium.execute.batch import build_batch
 from trivium.execute.graph import GraphMode
 from trivium.execute.logprobs import token_logprobs
 from trivium.execute.rows import Rows
-from trivium.execute.sampler import sample_rows
+from trivium.execute.sampler import Sampler
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
-from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult
+from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult, TokenLogprobs
 
 # Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
 PROMPT_LOGITS_AT_ONCE = 64
@@ -53,6 +53,8 @@ class Runner:
         self._model = model
         self._kv = kv
         self._rows = rows
+        self._sampler = Sampler(model.ops, rows)
+        self._prompt_scores: dict[int, int] = {}  # of rows that want prompt logprobs: how many of the likeliest
         self._block_size = block_size
         self._device = device
         self._grammars = grammars
@@ -70,7 +72,7 @@ class Runner:
             return StepResult(step_id=step.id, sampled=tuple(sampled), failures=tuple(failures))
         batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
         hidden = self.graph.forward(batch)
-        prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden))
+        prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden)) if self._prompt_scores else ()
         samples = np.array([work.samples for work in step.work])
         if not samples.any():
             return StepResult(step_id=step.id, sampled=(), prompt_logprobs=prompt_logprobs)
@@ -82,16 +84,32 @@ class Runner:
         )
 
     def _sample(self, logits: Tensor, row_ids: Sequence[int]) -> tuple[list[SampledRow], list[RowFailure]]:
-        sampled = sample_rows(logits, self._rows, row_ids, self._grammars)
+        problems = self._grammars.wait_for_masks()
+        masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
+        sampled, failures = self._sampler.sample(logits, row_ids, masks)
+        if masks:
+            failures = [failure for failure in failures if failure.row not in problems]
+            failures += [
+                RowFailure(row, why.why, why.is_requests_fault) for row, why in problems.items() if row in masks
+            ]
+            sampled = [item for item in sampled if item.row not in problems]
+            for item in sampled:
+                if item.row in masks:
+                    self._grammars.advance_row(item.row, item.tokens[0])
         self._grammars.ask_for_masks()  # of the next step: they are filled while that is planned and computed
-        return sampled
+        return sampled, failures
 
     def _apply_changes(self, step: Step) -> None:
         for row in step.ends:
             self._rows.end(row)
+            self._sampler.end(row)
+            self._prompt_scores.pop(row, None)
             self._grammars.close_row(row)
         for start in step.starts:
             self._rows.start(start)
+            self._sampler.start(start)
+            if start.sampling.prompt_logprobs is not None:
+                self._prompt_scores[start.row] = start.sampling.prompt_logprobs
             if start.sampling.grammar is not None:
                 generated = start.tokens[start.num_prompt_tokens :]
                 self._grammars.open_row(start.row, start.sampling.grammar, generated)
@@ -99,26 +117,22 @@ class Runner:
         if step.copies:
             self._kv.copy_blocks([(copy.src, copy.dst) for copy in step.copies])
         for work in step.work:
-            self._rows.update_tables(work.row, work.tables)
+            if work.tables:
+                self._rows.update_tables(work.row, work.tables)
 
     def _prompt_logprobs(self, work: Sequence[RowWork], hidden: Tensor) -> Iterator[PromptLogprobs]:
         """Position p predicts token p + 1, as long as that is one of the prompt's."""
         offset = 0
         for item in work:
-            sampling = self._rows.sampling[item.row]
-            num_top = sampling.prompt_logprobs if sampling else None
+            num_top = self._prompt_scores.get(item.row)
             stop = min(item.start + item.count, int(self._rows.num_prompt_tokens[item.row]) - 1)
             if num_top is not None and stop > item.start:
-                predicted = self._rows.tokens[item.row, item.start + 1 : stop + 1].tolist()
+                predicted = torch.from_numpy(self._rows.tokens[item.row, item.start + 1 : stop + 1]).to(self._device)
                 rows = hidden[offset : offset + stop - item.start]
-                logprobs = tuple(
-                    entry
-                    for i in range(0, len(predicted), PROMPT_LOGITS_AT_ONCE)
-                    for entry in token_logprobs(
-                        self._model.logits(rows[i : i + PROMPT_LOGITS_AT_ONCE]),
-                        predicted[i : i + PROMPT_LOGITS_AT_ONCE],
-                        num_top,
-                    )
-                )
-                yield PromptLogprobs(row=item.row, first=item.start + 1, logprobs=logprobs)
+                entries: list[TokenLogprobs] = []
+                for i in range(0, len(predicted), PROMPT_LOGITS_AT_ONCE):
+                    part = slice(i, i + PROMPT_LOGITS_AT_ONCE)
+                    logits, tokens = self._model.logits(rows[part]), predicted[part]
+                    entries += token_logprobs(self._model.ops, logits, tokens, [num_top] * len(tokens))
+                yield PromptLogprobs(row=item.row, first=item.start + 1, logprobs=tuple(entries))
             offset += item.count

@@ -15,12 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trivium.kernels import embed, experts, linear, rotary, write_kv
+from trivium.kernels import embed, experts, linear, logprobs, rotary, sample, write_kv
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
+from trivium.kernels.sample import SampleBatch
 from trivium.kernels.triton import choose
+from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import decode_attention
 from trivium.kernels.triton.experts import grouped_experts, stream_experts
 from trivium.kernels.triton.gated import gated
@@ -42,7 +44,12 @@ def cuda_ops(reason: str) -> Ops:
 def gpu_ops(reason: str, num_processors: int) -> Ops:
     kernels = CudaKernels(num_processors)
     triton, library, reference = (Provider(name, reason) for name in ("triton", "torch on the GPU", "reference"))
-    providers = dict.fromkeys(OP_NAMES, triton) | {"embed": library, "rotary": reference, "write_kv": reference}
+    providers = dict.fromkeys(OP_NAMES, triton) | {
+        "embed": library,
+        "rotary": reference,
+        "write_kv": reference,
+        "logprobs": library,
+    }
     return Ops(
         prepare=lambda weight: weight,
         linear=kernels.linear,
@@ -53,6 +60,8 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         write_kv=write_kv.reference,
         paged_attention=kernels.paged_attention,
         experts=kernels.experts,
+        sample=kernels.sample,
+        logprobs=logprobs.reference,
         kv_layout=PlainLayout(),
         record=None,
         packing=None,
@@ -113,6 +122,9 @@ class CudaKernels:
     ) -> Tensor:
         self.fallbacks["experts: weights that are not joined"] += 1
         return experts.reference(x, ids, shares, gate, up, down, activation)
+
+    def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
+        return argmax(logits) if batch == SampleBatch() else sample.reference(logits, batch)
 
     # --- several in one
 

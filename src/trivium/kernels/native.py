@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivium.kernels import embed, experts, gated, linear, rms_norm, rotary
+from trivium.kernels import embed, experts, gated, linear, rms_norm, rotary, sample
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.ops import Packing
+from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
@@ -171,6 +172,28 @@ class NativeKernels:
             out,
         )
         return out
+
+    def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
+        draws, penalties, biases, masks = batch.draws, batch.penalties, batch.biases, batch.masks
+        if draws is not None and draws.typical:
+            self.fallbacks["sample: typical_p"] += 1
+            return sample.reference(logits, batch)
+        out = torch.empty(len(logits), dtype=torch.int64)
+        self.kernels.sample(
+            logits,
+            None if draws is None else draws.columns,
+            penalties and (penalties.rows, penalties.amounts, penalties.history, penalties.spans),
+            biases and (biases.starts, biases.tokens, biases.values),
+            masks and (masks.rows, masks.bits),
+            out,
+        )
+        return out
+
+    def logprobs(self, logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
+        scores = torch.empty((len(logits), 1 + num_top), dtype=torch.float64)
+        places = torch.empty((len(logits), 1 + num_top), dtype=torch.int64)
+        self.kernels.logprobs(logits, tokens.contiguous(), scores, places)
+        return scores, places
 
     def _takes(self, op: str, dtype: torch.dtype) -> bool:
         if dtype == torch.float32:

@@ -143,6 +143,8 @@ class Recording:
             paged_attention=self._paged_attention,  # type: ignore[arg-type]
             experts=self._experts,
             kv_layout=LaneLayout(),
+            sample=self._after,
+            logprobs=self._after,
             record=None,
             has_own_threads=True,
             packing=None,
@@ -201,6 +203,9 @@ class Recording:
 
     def _experts(self, *_: object) -> NoReturn:
         raise NotRecordable("experts have no native op in graph mode")
+
+    def _after(self, *_: object) -> NoReturn:
+        raise NotRecordable("what is done with logits comes after the recorded ops")
 
     def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
         noted = _together(_into_residuals(self.noted, result))

@@ -13,6 +13,7 @@ from torch import Tensor
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import KVLayout
+from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 
 
@@ -108,6 +109,8 @@ class Ops:
     paged_attention: Callable[[Tensor, Tensor, Tensor, AttentionBatch, float, int | None, float | None], Tensor]
     experts: Callable[[Tensor, Tensor, Tensor, Weight, Weight, Weight, Activation], Tensor]
     kv_layout: KVLayout  # of the caches that write_kv and paged_attention take
+    sample: Callable[[Tensor, SampleBatch], Tensor]
+    logprobs: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
     record: Record | None  # graph mode, where the provider has it
     has_own_threads: bool  # torch's would only compete with them
     packing: Packing | None  # of the weights that `prepare` packs
@@ -179,4 +182,15 @@ class Ops:
         return self.linear(x, weight, None).float()
 
 
-OP_NAMES = ("linear", "embed", "rms_norm", "rotary", "gated", "write_kv", "paged_attention", "experts")
+OP_NAMES = (
+    "linear",
+    "embed",
+    "rms_norm",
+    "rotary",
+    "gated",
+    "write_kv",
+    "paged_attention",
+    "experts",
+    "sample",
+    "logprobs",
+)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
-from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
+from trivium.kernels import embed, experts, gated, linear, logprobs, paged_attention, rms_norm, rotary, sample, write_kv
 from trivium.kernels.kv_layout import LaneLayout, PlainLayout
 from trivium.kernels.native import NativeKernels
 from trivium.kernels.native_program import record
@@ -63,6 +63,8 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         paged_attention=native.paged_attention,
         experts=native.experts,
         kv_layout=LaneLayout(),
+        sample=native.sample,
+        logprobs=native.logprobs,
         record=record_natively,
         has_own_threads=True,
         packing=native.packing,
@@ -84,6 +86,8 @@ def reference_ops(reason: str) -> Ops:
         paged_attention=paged_attention.reference,
         experts=experts.reference,
         kv_layout=PlainLayout(),
+        sample=sample.reference,
+        logprobs=logprobs.reference,
         record=None,
         has_own_threads=False,
         packing=None,

@@ -8,7 +8,6 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 4096
-NOT_FINITE = -1  # in place of a token
 
 
 @triton.jit
@@ -38,7 +37,7 @@ def _row_argmax(best, places, tokens, SIZE: tl.constexpr, NUM_CHUNKS: tl.constex
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """logits [M, V] -> int64 [M]; NOT_FINITE where a row has a nan, or a maximum that is infinite."""
+    """logits [M, V] -> int64 [M]; NOT_FINITE (kernels/sample.py) where a row has a nan, or a maximum that is infinite."""
     num_rows, size = logits.shape
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if not num_rows:
