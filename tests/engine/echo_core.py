@@ -13,6 +13,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import ModelFileError, TriviumError
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.kv import KVSpec, group_layers
 from trivium.types.request import Request
@@ -87,6 +88,9 @@ class EchoCore:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    def execution_stats(self) -> ExecutionStats:
+        return ExecutionStats()
 
     def _run(self, step: Step) -> StepResult:
         for row in step.ends:

@@ -16,6 +16,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import TriviumError
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.kv import KVSpec, group_layers
 from trivium.types.request import Request
@@ -67,6 +68,9 @@ class ParrotCore:
 
     def take_refusals(self) -> list[tuple[str, TriviumError]]:
         return []
+
+    def execution_stats(self) -> ExecutionStats:
+        return ExecutionStats()
 
     def grammar_stats(self) -> GrammarStats:
         return GrammarStats()

@@ -236,3 +236,24 @@ def test_with_overlap_the_answer_is_the_same_and_what_was_planned_ahead_is_count
     assert answers[0] == answers[1]
     assert metrics["trivium_planned_ahead_total"] == 39
     assert metrics["trivium_discarded_total"] == 0
+
+
+def test_steps_and_ops_that_ran_the_slow_way_are_counted_with_the_reason(
+    server: ServerProcess, tiny_model: Path
+) -> None:
+    ask = {**ASK, "max_tokens": 8, "ignore_eos": True}
+    before = server.wait_until_idle()
+    assert server.post(PATH, {**ask, "typical_p": 0.9}).status_code == 200
+    after = server.wait_until_idle()
+    fallbacks = 'trivium_op_fallbacks_total{op="sample",reason="typical_p"}'
+    assert after[fallbacks] - before.get(fallbacks, 0) == 8
+    assert after["trivium_replayed_steps_total"] - before["trivium_replayed_steps_total"] == 8
+
+    slow = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--kernels", "reference")
+    try:
+        assert slow.post(PATH, ask).status_code == 200
+        metrics = slow.wait_until_idle()
+    finally:
+        assert slow.stop() == 0
+    assert metrics['trivium_eager_steps_total{reason="these kernels have no graph mode"}'] == 8
+    assert metrics["trivium_replayed_steps_total"] == 0

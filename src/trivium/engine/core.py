@@ -32,6 +32,7 @@ from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, TriviumError
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.facts import ModelFacts
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Request
@@ -148,6 +149,9 @@ class EngineCore:
 
     def grammar_stats(self) -> GrammarStats:
         return self._antechamber.stats()
+
+    def execution_stats(self) -> ExecutionStats:
+        return self._runner.stats()
 
     def assert_balanced(self) -> None:
         """Recounts blocks and rows from their owners, here and on the device."""

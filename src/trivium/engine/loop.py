@@ -29,6 +29,7 @@ from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import OverloadedError, RequestFailedError, TriviumError
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Cancel, Request
 
@@ -52,6 +53,7 @@ class Core(Protocol):
     def step(self) -> list[Delta]: ...
     def take_refusals(self) -> list[tuple[str, TriviumError]]: ...
     def stats(self) -> SchedulerStats: ...
+    def execution_stats(self) -> ExecutionStats: ...
     def grammar_stats(self) -> GrammarStats: ...
 
 
@@ -146,6 +148,7 @@ class EngineLoop:
         self._send(
             Stats(
                 scheduler=self._core.stats(),
+                execution=self._core.execution_stats(),
                 grammar=self._core.grammar_stats(),
                 num_steps=self._num_steps,
                 step_seconds=self._step_seconds,

@@ -11,6 +11,7 @@ from trivium.types import errors
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, NeverFitsError, OverloadedError, TriviumError
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Cancel, Request
 
@@ -77,6 +78,7 @@ class Stats(Struct, frozen=True, tag="stats"):
     step_seconds: float  # all steps together
     last_step: float  # when the last step ended
     last_turn: float  # when the loop last came round
+    execution: ExecutionStats = ExecutionStats()
     grammar: GrammarStats = GrammarStats()
     malformed_frames: int = 0
     ticket: int | None = None

@@ -22,6 +22,7 @@ from trivium.execute.sampler import Sampler
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
+from trivium.types.execution_stats import ExecutionStats
 from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult, TokenLogprobs
 
 # Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
@@ -58,6 +59,13 @@ class Runner:
         self._block_size = block_size
         self._device = device
         self._grammars = grammars
+
+    def stats(self) -> ExecutionStats:
+        return ExecutionStats(
+            replayed_steps=self.graph.replayed,
+            eager_steps=dict(self.graph.eager),
+            op_fallbacks=dict(self._model.ops.fallbacks),
+        )
 
     def launch(self, step: Step) -> RunningStep:
         return RunningStep(self._run(step))

@@ -73,6 +73,9 @@ class EngineSample(Struct, frozen=True):
     discarded: int  # positions computed for sequences that had ended meanwhile
     held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason
     grammar: GrammarStats
+    replayed_steps: int  # computed by a graph
+    eager_steps: dict[str, int]  # computed op by op, by the reason
+    op_fallbacks: dict[str, int]  # calls that a provider handed to the reference, by "op: reason"
     restarts: int  # of the process; the counts above begin again with each
 
 

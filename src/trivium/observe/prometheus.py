@@ -138,6 +138,7 @@ class EngineCollector(Collector):
             ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
             ("planned_ahead", "Positions planned before their token was known", sample.planned_ahead),
             ("discarded", "Positions computed for sequences that had ended meanwhile", sample.discarded),
+            ("replayed_steps", "Steps computed by a recorded graph", sample.replayed_steps),
             ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
         ):
             yield CounterMetricFamily(f"trivium_{name}", text, value)
@@ -148,6 +149,21 @@ class EngineCollector(Collector):
         for reason, count in sample.held_back.items():
             held_back.add_metric([reason], count)
         yield held_back
+        eager = CounterMetricFamily(
+            "trivium_eager_steps", "Steps computed op by op, by the reason why not by a graph", labels=["reason"]
+        )
+        for reason, count in sample.eager_steps.items():
+            eager.add_metric([reason], count)
+        yield eager
+        fallbacks = CounterMetricFamily(
+            "trivium_op_fallbacks",
+            "Calls of an op that its kernels handed to the slow reference, by op and reason",
+            labels=["op", "reason"],
+        )
+        for what, count in sample.op_fallbacks.items():
+            op, _, reason = what.partition(": ")
+            fallbacks.add_metric([op, reason], count)
+        yield fallbacks
 
 
 def _grammar_metrics(stats: GrammarStats) -> Iterator[Metric]:

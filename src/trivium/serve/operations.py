@@ -54,5 +54,8 @@ def _sample(stats: Stats, restarts: int) -> EngineSample:
         discarded=scheduler.discarded,
         held_back=scheduler.held_back,
         grammar=stats.grammar,
+        replayed_steps=stats.execution.replayed_steps,
+        eager_steps=stats.execution.eager_steps,
+        op_fallbacks=stats.execution.op_fallbacks,
         restarts=restarts,
     )
