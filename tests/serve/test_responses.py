@@ -6,10 +6,11 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 from openapi_schemas import assert_conforms, assert_event_conforms
 from server_process import ServerProcess, wait_for
@@ -430,3 +431,40 @@ def test_responses_run_in_batches_too(client: openai.OpenAI) -> None:
     answer = json.loads(client.files.content(ended.output_file_id or "").text)
     assert answer["response"]["body"]["object"] == "response"
     assert ended.usage is not None and ended.usage.output_tokens > 0
+
+
+# --- answers of a given form ------------------------------------------------------------------------------------------
+
+
+class Verdict(pydantic.BaseModel):
+    guilty: bool
+    years: Literal[1, 5, 10]
+
+
+def test_an_answer_is_parsed_into_the_clients_own_type(client: openai.OpenAI) -> None:
+    for seed in range(5):
+        response = client.responses.parse(
+            model=MODEL, input="Judge!", text_format=Verdict, max_output_tokens=200, extra_body={"seed": seed}
+        )
+        assert isinstance(response.output_parsed, Verdict)
+
+
+def test_a_call_that_must_be_made_is_made_rightly(client: openai.OpenAI) -> None:
+    judge: Any = {
+        "type": "function",
+        "name": "judge",
+        "parameters": Verdict.model_json_schema(),
+        "strict": True,
+    }
+    for choice in ("required", {"type": "function", "name": "judge"}):
+        response = client.responses.create(
+            model=MODEL, input="Judge!", tools=[judge], tool_choice=choice, max_output_tokens=300
+        )  # type: ignore[call-overload]
+        call = response.output[-1]
+        assert call.type == "function_call"
+        Verdict.model_validate_json(call.arguments)
+
+
+def test_a_form_that_cannot_be_is_refused_by_name(server: ServerProcess) -> None:
+    form = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "string", "pattern": "("}}}
+    assert refusal(server, text=form)["param"].startswith("text.format")

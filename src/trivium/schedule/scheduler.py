@@ -166,10 +166,11 @@ class Scheduler:
             return None
         self._must_settle = False
         draft = StepDraft(self.limits.max_batch_tokens)
-        if self._has_foreground:
+        if self._has(is_background=False):
             self._plan_class(draft, now, is_background=False)
             draft.budget = min(draft.budget, self.limits.max_background_tokens)
-        self._plan_class(draft, now, is_background=True)
+        if self._has(is_background=True):
+            self._plan_class(draft, now, is_background=True)
         if not draft.work and (self._in_flight or not self._ended_rows):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
@@ -178,10 +179,13 @@ class Scheduler:
         self._in_flight[step.id] = draft.work
         return step
 
-    @property
-    def _has_foreground(self) -> bool:
-        """Whether a sequence is there that somebody waits for. Background is behind it in both lists."""
-        return any(sequences and not sequences[0].is_background for sequences in (self._running, self._waiting))
+    def _has(self, *, is_background: bool) -> bool:
+        """Whether there are sequences of this class. Background is behind the others in both lists."""
+        place = -1 if is_background else 0
+        running, waiting = self._running, self._waiting
+        return bool(running and running[place].is_background is is_background) or bool(
+            waiting and waiting[place].is_background is is_background
+        )
 
     def _plan_class(self, draft: StepDraft, now: float, *, is_background: bool) -> None:
         lacking_more = self._plan_single_tokens(draft, is_background)
@@ -191,9 +195,12 @@ class Scheduler:
     def _plan_single_tokens(self, draft: StepDraft, is_background: bool) -> list[Sequence]:
         """Rows that lack one token get theirs. Returns those that lack more."""
         lacking_more = []
-        num_foreground = bisect_left(self._running, BACKGROUND_PRIORITY, key=_priority)
+        running = self._running
+        num_foreground = len(running)
+        if running and running[-1].is_background:
+            num_foreground = bisect_left(running, BACKGROUND_PRIORITY, key=_priority)
         places = (num_foreground, None) if is_background else (0, num_foreground)
-        for sequence in islice(self._running, *places):  # which loses its last when someone is preempted
+        for sequence in islice(running, *places):  # which loses its last when someone is preempted
             position, num_awaited = sequence.num_planned, sequence.num_awaited
             num_missing = len(sequence.tokens) + num_awaited - position
             if num_missing > 1:

@@ -48,6 +48,8 @@ class BatchRunner:
                         next_clean_up = time.monotonic() + CLEAN_UP_SECONDS
                 except StorageError as error:
                     log.error("batches wait: %s", error)
+                except Exception:
+                    log.exception("batches wait, for a reason that nobody foresaw")
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._news.wait()
