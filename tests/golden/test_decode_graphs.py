@@ -51,16 +51,20 @@ def small_engine(path: Path, **options: object) -> EngineCore:
 @pytest.mark.parametrize(
     "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma3", "mixtral"))]
 )
-def test_captured_steps_give_the_same_tokens(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlap", [False, True], ids=["step by step", "overlap"])
+def test_captured_steps_give_the_same_tokens(
+    name: str, overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family: TinyFamily = next(family for family in FAMILIES if family.name.startswith(name))
     family.save(tmp_path)
     expected = tokens_of(small_engine(tmp_path, kernels="reference"))
     triton = dataclasses.replace(gpu_ops("under test", num_processors=2), capture=lambda work: work)
     monkeypatch.setattr(engine_core, "select_ops", lambda *_: triton)
-    core = small_engine(tmp_path)
+    core = small_engine(tmp_path, overlap=overlap)
     assert "captured" in core.card.graph
     assert tokens_of(core) == expected
     assert core._runner.graph.replayed > 0
+    assert (core.stats().planned_ahead > 0) == overlap
     assert core._runner.graph.eager["prompts in the step"] > 0
 
 

@@ -46,8 +46,8 @@ def test_a_replayed_step_is_the_eager_step_to_the_bit(family: TinyFamily, tmp_pa
     model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
     spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
     kv = KVCache(spec, 100 * len(spec.groups), model.ops.kv_layout, "cpu")
-    rows = Rows(8, 512, spec)
-    graph = GraphMode(model, kv, max_rows=4, max_blocks=8)
+    rows = Rows(8, 512, spec, torch.device("cpu"))
+    graph = GraphMode(model, kv, rows)
     if model.spec.moe is not None:
         assert graph.state == "none: no native op for softmax of a step's values"
     for lengths in ([1], [40, 1, 17], [300]):
@@ -63,8 +63,8 @@ def test_packed_layers_are_joined_and_add_to_residuals_without_changing_a_bit() 
     model = load_model(open_source(ModelStore().resolve(DEFAULT_MODEL)), select_ops("native"), torch.float32, "cpu")
     spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
     kv = KVCache(spec, 100, model.ops.kv_layout, "cpu")
-    rows = Rows(8, 512, spec)
-    graph = GraphMode(model, kv, max_rows=4, max_blocks=8)
+    rows = Rows(8, 512, spec, torch.device("cpu"))
+    graph = GraphMode(model, kv, rows)
     for lengths in ([1], [40, 1, 17]):
         batch = build_batch(rows, first_step(1, rows, lengths), BLOCK_SIZE, torch.device("cpu"))
         eager = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
@@ -75,12 +75,16 @@ def test_packed_layers_are_joined_and_add_to_residuals_without_changing_a_bit() 
 def test_reference_kernels_have_no_graph_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("reference"), torch.float32, "cpu")
-    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "float32"), 4, model.ops.kv_layout, "cpu"), 4, 8)
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    rows = Rows(4, 128, spec, torch.device("cpu"))
+    graph = GraphMode(model, KVCache(spec, 4, model.ops.kv_layout, "cpu"), rows)
     assert graph.state == "none: these kernels have no graph mode"
 
 
 def test_other_activations_than_float32_run_eagerly_and_say_so(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     model = load_model(open_source(tmp_path), select_ops("native"), torch.bfloat16, "cpu")
-    graph = GraphMode(model, KVCache(model.spec.kv_spec(BLOCK_SIZE, "bfloat16"), 4, model.ops.kv_layout, "cpu"), 4, 8)
+    spec = model.spec.kv_spec(BLOCK_SIZE, "bfloat16")
+    rows = Rows(4, 128, spec, torch.device("cpu"))
+    graph = GraphMode(model, KVCache(spec, 4, model.ops.kv_layout, "cpu"), rows)
     assert graph.state == "none: activations are bfloat16, and native ops take float32"

@@ -15,6 +15,7 @@ from trivium.engine.antechamber import Antechamber
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
+from trivium.execute.sampler import why_host_is_needed
 from trivium.formats.home import default_root
 from trivium.formats.packed_file import FOLDER
 from trivium.formats.source import ModelSource, open_source
@@ -77,7 +78,7 @@ class EngineCore:
             ),
             self.config.kv,
             self.config.num_blocks,
-            needs_host=_why_host_is_needed,
+            needs_host=lambda request: why_host_is_needed(request.sampling),
         )
 
     @property
@@ -141,7 +142,7 @@ class EngineCore:
                 return cancelled
         if not self._running:
             return cancelled + self._scheduler.take_deltas()
-        result = self._running.popleft().result()
+        result = self._runner.result(self._running.popleft())
         return cancelled + self._scheduler.commit(result, time.monotonic())
 
     def stats(self) -> SchedulerStats:
@@ -158,11 +159,6 @@ class EngineCore:
         self._scheduler.assert_balanced()
         if (held := len(self._rows.held)) < (running := self.stats().running):
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
-
-
-def _why_host_is_needed(request: Request) -> str | None:
-    """Why the request's next token cannot be drawn before its last is known outside of the device."""
-    return "grammar" if request.sampling.grammar is not None else None
 
 
 def model_facts(spec: ModelSpec) -> ModelFacts:
@@ -189,7 +185,7 @@ def _build_model(
 
 def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService) -> tuple[Runner, Rows]:
     device = torch.device(config.device)
-    rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv)
+    rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv, device)
     kv = KVCache(config.kv, config.num_blocks, model.ops.kv_layout, device)
     return Runner(model, kv, rows, config.kv.block_size, device, grammars), rows
 

@@ -64,8 +64,9 @@ def build_batch(
                 spans=spans,
             )
         )
+    tokens = on_device(rows.tokens[token_rows, positions])
     return Batch(
-        tokens=on_device(rows.tokens[token_rows, positions]),
+        tokens=rows.resolve(tokens) if rows.num_unknown else tokens,
         positions=on_device(positions),
         lengths=on_device(lengths),
         attention=attention,

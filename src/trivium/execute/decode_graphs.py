@@ -52,15 +52,13 @@ class Columns:
 
 
 class DecodeGraphs:
-    def __init__(
-        self, model: Decoder, kv: KVCache, capture: Capture, max_rows: int, max_blocks: int, device: torch.device
-    ) -> None:
+    def __init__(self, model: Decoder, kv: KVCache, rows: Rows, capture: Capture, device: torch.device) -> None:
         self._model = model
         self._kv = kv
-        self._num_groups = len(kv.spec.groups)
-        self._max_blocks = max_blocks
-        sizes = captured_sizes(max_rows)
-        room = Columns.of(sizes[-1], self._num_groups, max_blocks).tables.stop
+        self._rows = rows
+        self._num_groups, self._max_blocks = len(rows.tables), rows.tables[0].shape[1]
+        sizes = captured_sizes(max_rows=len(rows.tokens))
+        room = Columns.of(sizes[-1], self._num_groups, self._max_blocks).tables.stop
         self._inputs = torch.zeros(room, dtype=torch.int32, device=device)
         # Pinned, so that a copy to a device waits for nothing here.
         pinned = device.type != "cpu"
@@ -78,9 +76,9 @@ class DecodeGraphs:
     def size_for(self, num_rows: int) -> int | None:
         return next((size for size in self.sizes if size >= num_rows), None)
 
-    def logits(self, rows: Rows, work: Sequence[RowWork], size: int) -> Tensor:
+    def logits(self, work: Sequence[RowWork], size: int) -> Tensor:
         """float32 [R, V] of one new token of each row; to be read before the next step."""
-        self._send(rows, work, size)
+        self._send(work, size)
         self._replays[size]()
         return self._logits[: len(work)]
 
@@ -112,10 +110,11 @@ class DecodeGraphs:
         tokens, positions, lengths = (
             self._inputs[part] for part in (columns.tokens, columns.positions, columns.lengths)
         )
-        hidden = self._model.forward(tokens, positions, lengths, attention, self._kv)
+        hidden = self._model.forward(self._rows.resolve(tokens), positions, lengths, attention, self._kv)
         return self._model.logits(hidden)
 
-    def _send(self, rows: Rows, work: Sequence[RowWork], size: int) -> None:
+    def _send(self, work: Sequence[RowWork], size: int) -> None:
+        rows = self._rows
         self._turn = (self._turn + 1) % INPUTS_IN_FLIGHT
         staged = self._staged[self._turn]
         columns = Columns.of(size, self._num_groups, self._max_blocks)

@@ -23,7 +23,7 @@ class GraphMode:
     Some providers record a step of any shape; of others, steps of decoding rows are captured, shape by shape.
     """
 
-    def __init__(self, model: Decoder, kv: KVCache, max_rows: int, max_blocks: int) -> None:
+    def __init__(self, model: Decoder, kv: KVCache, rows: Rows) -> None:
         self._model = model
         self._kv = kv
         self._graph: Graph | None = None
@@ -32,7 +32,7 @@ class GraphMode:
         self.replayed = 0
         self.eager: Counter[str] = Counter()
         if (capture := model.ops.capture) is not None:
-            self._decode = DecodeGraphs(model, kv, capture, max_rows, max_blocks, model.device)
+            self._decode = DecodeGraphs(model, kv, rows, capture, model.device)
             return
         try:
             self._graph = self._record()
@@ -48,7 +48,7 @@ class GraphMode:
             return f"{captured}; {self._decode.why_fewer}" if self._decode.why_fewer else captured
         return "recorded once, replayed for every step" if self._graph else f"none: {self._why_eager}"
 
-    def decode(self, rows: Rows, step: Step) -> Tensor | None:
+    def decode(self, step: Step) -> Tensor | None:
         """Logits [R, V] of a step of decoding rows, where its shape was captured; to be read before the next step."""
         if self._decode is None:
             return None
@@ -58,7 +58,7 @@ class GraphMode:
             self._why_eager = "more rows than were captured"
         else:
             self.replayed += 1
-            return self._decode.logits(rows, step.work, size)
+            return self._decode.logits(step.work, size)
         return None
 
     def forward(self, batch: Batch) -> Tensor:

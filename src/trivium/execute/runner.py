@@ -1,14 +1,16 @@
 """Runs a step: row changes, block copies, the model, the sampler. One plan in, one result out.
 
     running = runner.launch(step)
-    result = running.result()
+    result = runner.result(running)
 
-The next step may be launched before the result of this one is asked for.
+The next step may be launched before the result of this one is asked for: tokens that only the device knows go from one to
+the other there. Nothing in `launch` waits for the device; what the host is told is copied as part of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,28 +18,42 @@ from torch import Tensor
 
 from trivium.execute.batch import build_batch
 from trivium.execute.graph import GraphMode
-from trivium.execute.logprobs import token_logprobs
+from trivium.execute.host_copies import HostCopies
+from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
-from trivium.execute.sampler import Sampler
+from trivium.execute.sampler import Drawn, Sampler
+from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.types.execution_stats import ExecutionStats
-from trivium.types.step import PromptLogprobs, RowFailure, RowWork, SampledRow, Step, StepResult, TokenLogprobs
+from trivium.types.step import PromptLogprobs, RowFailure, RowWork, Step, StepResult
 
 # Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
 PROMPT_LOGITS_AT_ONCE = 64
 
 
+@dataclass(frozen=True)
+class RunningPromptLogprobs:
+    row: int
+    first: int  # the first token that they are of
+    parts: Sequence[Logprobs]
+
+    def result(self) -> PromptLogprobs:
+        """When the copies are there."""
+        return PromptLogprobs(self.row, self.first, tuple(entry for part in self.parts for entry in part.entries()))
+
+
+@dataclass
 class RunningStep:
-    """A step that was launched."""
+    """A step that was launched, and what it will tell."""
 
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
-
-    def result(self) -> StepResult:
-        """Waits for its end."""
-        return self._result
+    id: int
+    copies: HostCopies
+    prompt_logprobs: Sequence[RunningPromptLogprobs] = ()
+    drawn: Drawn | None = None
+    masked_rows: Sequence[int] = ()  # those that have a grammar
+    problems: Mapping[int, RowProblem] = field(default_factory=dict)  # of these, with grammars that gave no answer
 
 
 class Runner:
@@ -50,7 +66,7 @@ class Runner:
         device: torch.device,
         grammars: GrammarService,
     ) -> None:
-        self.graph = GraphMode(model, kv, max_rows=len(rows.tokens), max_blocks=rows.tables[0].shape[1])
+        self.graph = GraphMode(model, kv, rows)
         self._model = model
         self._kv = kv
         self._rows = rows
@@ -67,45 +83,55 @@ class Runner:
             op_fallbacks=dict(self._model.ops.fallbacks),
         )
 
-    def launch(self, step: Step) -> RunningStep:
-        return RunningStep(self._run(step))
-
     @torch.inference_mode()
-    def _run(self, step: Step) -> StepResult:
+    def launch(self, step: Step) -> RunningStep:
+        running = RunningStep(step.id, HostCopies(self._device))
         self._apply_changes(step)
-        if not step.work:
-            return StepResult(step_id=step.id, sampled=())
-        if (logits := self.graph.decode(self._rows, step)) is not None:
-            sampled, failures = self._sample(logits, [work.row for work in step.work])
-            return StepResult(step_id=step.id, sampled=tuple(sampled), failures=tuple(failures))
-        batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
-        hidden = self.graph.forward(batch)
-        prompt_logprobs = tuple(self._prompt_logprobs(step.work, hidden)) if self._prompt_scores else ()
-        samples = np.array([work.samples for work in step.work])
-        if not samples.any():
-            return StepResult(step_id=step.id, sampled=(), prompt_logprobs=prompt_logprobs)
-        last = torch.from_numpy(batch.last[samples]).to(self._device)
-        logits = self._model.logits(hidden[last])
-        sampled, failures = self._sample(logits, [work.row for work in step.work if work.samples])
-        return StepResult(
-            step_id=step.id, sampled=tuple(sampled), prompt_logprobs=prompt_logprobs, failures=tuple(failures)
-        )
+        if step.work:
+            self._compute(step, running)
+        running.copies.close()
+        return running
 
-    def _sample(self, logits: Tensor, row_ids: Sequence[int]) -> tuple[list[SampledRow], list[RowFailure]]:
-        problems = self._grammars.wait_for_masks()
-        masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
-        sampled, failures = self._sampler.sample(logits, row_ids, masks)
-        if masks:
+    def result(self, running: RunningStep) -> StepResult:
+        """Waits for the step's end."""
+        running.copies.wait()
+        sampled, failures = self._sampler.take(running.drawn) if running.drawn is not None else ([], [])
+        if running.masked_rows:
+            problems = running.problems
             failures = [failure for failure in failures if failure.row not in problems]
-            failures += [
-                RowFailure(row, why.why, why.is_requests_fault) for row, why in problems.items() if row in masks
-            ]
+            failures += [RowFailure(row, problem.why, problem.is_requests_fault) for row, problem in problems.items()]
             sampled = [item for item in sampled if item.row not in problems]
             for item in sampled:
-                if item.row in masks:
+                if item.row in running.masked_rows:
                     self._grammars.advance_row(item.row, item.tokens[0])
-        self._grammars.ask_for_masks()  # of the next step: they are filled while that is planned and computed
-        return sampled, failures
+            self._grammars.ask_for_masks()  # of the next step: they are filled while that is planned and computed
+        return StepResult(
+            step_id=running.id,
+            sampled=tuple(sampled),
+            prompt_logprobs=tuple(part.result() for part in running.prompt_logprobs),
+            failures=tuple(failures),
+        )
+
+    def _compute(self, step: Step, running: RunningStep) -> None:
+        if (logits := self.graph.decode(step)) is not None:
+            self._draw(logits, [work.row for work in step.work], running)
+            return
+        batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
+        hidden = self.graph.forward(batch)
+        if self._prompt_scores:
+            running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
+        samples = np.array([work.samples for work in step.work])
+        if samples.any():
+            last = torch.from_numpy(batch.last[samples]).to(self._device, non_blocking=True)
+            logits = self._model.logits(hidden[last])
+            self._draw(logits, [work.row for work in step.work if work.samples], running)
+
+    def _draw(self, logits: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
+        problems = self._grammars.wait_for_masks()
+        masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
+        running.drawn = self._sampler.draw(logits, row_ids, masks, running.copies)
+        running.masked_rows = tuple(masks)
+        running.problems = {row: problems[row] for row in masks if row in problems}
 
     def _apply_changes(self, step: Step) -> None:
         for row in step.ends:
@@ -128,19 +154,22 @@ class Runner:
             if work.tables:
                 self._rows.update_tables(work.row, work.tables)
 
-    def _prompt_logprobs(self, work: Sequence[RowWork], hidden: Tensor) -> Iterator[PromptLogprobs]:
+    def _prompt_logprobs(
+        self, work: Sequence[RowWork], hidden: Tensor, copies: HostCopies
+    ) -> Iterator[RunningPromptLogprobs]:
         """Position p predicts token p + 1, as long as that is one of the prompt's."""
         offset = 0
         for item in work:
             num_top = self._prompt_scores.get(item.row)
             stop = min(item.start + item.count, int(self._rows.num_prompt_tokens[item.row]) - 1)
             if num_top is not None and stop > item.start:
-                predicted = torch.from_numpy(self._rows.tokens[item.row, item.start + 1 : stop + 1]).to(self._device)
+                predicted = torch.from_numpy(self._rows.tokens[item.row, item.start + 1 : stop + 1])
+                predicted = predicted.to(self._device, non_blocking=True)
                 rows = hidden[offset : offset + stop - item.start]
-                entries: list[TokenLogprobs] = []
+                parts = []
                 for i in range(0, len(predicted), PROMPT_LOGITS_AT_ONCE):
                     part = slice(i, i + PROMPT_LOGITS_AT_ONCE)
                     logits, tokens = self._model.logits(rows[part]), predicted[part]
-                    entries += token_logprobs(self._model.ops, logits, tokens, [num_top] * len(tokens))
-                yield PromptLogprobs(row=item.row, first=item.start + 1, logprobs=tuple(entries))
+                    parts.append(Logprobs(self._model.ops, logits, tokens, [num_top] * len(tokens), copies))
+                yield RunningPromptLogprobs(item.row, item.start + 1, parts)
             offset += item.count

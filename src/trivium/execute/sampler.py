@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trivium.execute.logprobs import token_logprobs
+from trivium.execute.host_copies import HostCopies
+from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampling import SamplingColumns
 from trivium.execute.thinking import forced_token
 from trivium.kernels.ops import Ops
 from trivium.kernels.sample import ALL_BANNED, NOT_FINITE
-from trivium.types.step import RowFailure, RowStart, SampledRow, TokenLogprobs
+from trivium.types.request import Sampling
+from trivium.types.step import RowFailure, RowStart, SampledRow
 
-TOKEN_OF_A_FAILED_ROW = 0  # nobody hears of it, but a step in flight may count on a token
+
+@dataclass(frozen=True)
+class Drawn:
+    """The tokens that rows of a step draw, on their way to the host."""
+
+    row_ids: np.ndarray  # int64 [M]
+    places: np.ndarray  # int64 [M]: where they stand in their rows
+    tokens: Tensor  # int64 [M]: negative where the row failed
+    logprobs: Logprobs | None
+    rows_with_logprobs: Sequence[int]
 
 
 class Sampler:
+    """`draw` while a step is launched, `take` when it has run."""
+
     def __init__(self, ops: Ops, rows: Rows) -> None:
         self._ops = ops
         self._rows = rows
@@ -31,21 +45,29 @@ class Sampler:
     def end(self, row: int) -> None:
         self._columns.end(row)
 
-    def sample(
-        self, logits: Tensor, row_ids: Sequence[int], grammar_masks: Mapping[int, np.ndarray]
-    ) -> tuple[list[SampledRow], list[RowFailure]]:
-        """logits: float32 [M, V], one for each of `row_ids`. Appends each sampled token to its row.
+    def draw(
+        self, logits: Tensor, row_ids: Sequence[int], grammar_masks: Mapping[int, np.ndarray], copies: HostCopies
+    ) -> Drawn:
+        """logits: float32 [M, V], one for each of `row_ids`. Each row gets a token, which the device knows.
 
         `grammar_masks`: by row, int32 [ceil(V / 32)]; bit t % 32 of word t // 32 says whether token t may come next.
         """
         ids = np.array(row_ids, dtype=np.int64)
         batch = self._columns.batch(ids, self._rows, logits.shape[1], logits.device, grammar_masks)
         chosen = self._forced(self._ops.sample(logits, batch), row_ids)
-        logprobs = self._logprobs(logits, chosen, row_ids)
-        tokens = chosen.numpy(force=True)
-        self._rows.append(ids, np.where(tokens >= 0, tokens, TOKEN_OF_A_FAILED_ROW))
+        tokens = chosen.clamp(min=0)  # also a row that fails goes on until the host hears of it
+        places = self._rows.expect(ids, tokens)
+        logprobs, rows = self._logprobs(logits, tokens, row_ids, copies)
+        return Drawn(ids, places, copies.take(chosen), logprobs, rows)
+
+    def take(self, drawn: Drawn) -> tuple[list[SampledRow], list[RowFailure]]:
+        """What was drawn, when its copies are there."""
+        tokens = drawn.tokens.numpy()
+        self._rows.learn(drawn.row_ids, drawn.places, tokens.clip(min=0))
+        entries = drawn.logprobs.entries() if drawn.logprobs else ()
+        logprobs = dict(zip(drawn.rows_with_logprobs, entries, strict=True))
         sampled, failures = [], []
-        for row, token in zip(row_ids, tokens.tolist(), strict=True):
+        for row, token in zip(drawn.row_ids.tolist(), tokens.tolist(), strict=True):
             if token >= 0:
                 sampled.append(SampledRow(row, (token,), (logprobs[row],) if row in logprobs else ()))
             else:
@@ -63,20 +85,34 @@ class Sampler:
                 generated = self._rows.tokens_of(row)[self._rows.num_prompt_tokens[row] :]
                 token = forced_token(budget, generated)
                 forced[place] = -1 if token is None else token
-        tokens = torch.from_numpy(forced).to(chosen.device)
+        tokens = torch.from_numpy(forced).to(chosen.device, non_blocking=True)
         return torch.where((tokens >= 0) & (chosen != NOT_FINITE), tokens, chosen)
 
-    def _logprobs(self, logits: Tensor, chosen: Tensor, row_ids: Sequence[int]) -> dict[int, TokenLogprobs]:
-        """By row, of those that want them. A row without a token is given those of the first: nobody reads them."""
+    def _logprobs(
+        self, logits: Tensor, tokens: Tensor, row_ids: Sequence[int], copies: HostCopies
+    ) -> tuple[Logprobs | None, Sequence[int]]:
+        """Of the rows that want them, and which these are."""
         wanted = self._columns.logprobs
         places = [place for place, row in enumerate(row_ids) if row in wanted] if wanted else []
         if not places:
-            return {}
+            return None, ()
         rows = [row_ids[place] for place in places]
         if len(places) < len(row_ids):
-            logits, chosen = logits[places], chosen[places]
-        entries = token_logprobs(self._ops, logits, chosen.clamp(min=0), [wanted[row] for row in rows])
-        return dict(zip(rows, entries, strict=True))
+            logits, tokens = logits[places], tokens[places]
+        return Logprobs(self._ops, logits, tokens, [wanted[row] for row in rows], copies), rows
+
+
+def why_host_is_needed(sampling: Sampling) -> str | None:
+    """Why a row's next token cannot be drawn before its last is known outside of the device."""
+    if sampling.grammar is not None:
+        return "grammar"
+    if sampling.thinking is not None:
+        return "thinking budget"
+    if any(len(word) > 1 for word in sampling.bad_words):
+        return "bad words"
+    if sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty:
+        return "penalties"
+    return None
 
 
 def _failure(row: int, token: int) -> RowFailure:

@@ -50,7 +50,7 @@ class KVCache:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Each pair is (source, destination); all sources are read before any destination is written."""
         if pairs:
-            sources, destinations = torch.tensor(pairs, device=self._pool.device).unbind(dim=1)
+            sources, destinations = torch.tensor(pairs).to(self._pool.device, non_blocking=True).unbind(dim=1)
             self._pool[:, :, destinations] = self._pool[:, :, sources]
 
 

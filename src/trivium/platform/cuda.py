@@ -46,6 +46,7 @@ class CudaPlatform:
             memory_bytes=gpu.total_bytes,
             available_bytes=gpu.free_bytes,
             memory_is_dedicated=True,
+            runs_by_itself=True,
             num_threads=usable_threads()[0],
             features=tuple(name for name, since in FEATURES.items() if gpu.compute_capability >= since),
             sources=(

@@ -17,6 +17,7 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 
+from trivium.execute.host_copies import HostCopies
 from trivium.execute.random import uniform
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import Sampler
@@ -27,7 +28,7 @@ from trivium.kernels.select import select_ops
 from trivium.types.kv import KVGroup, KVSpec
 from trivium.types.mix import mix
 from trivium.types.request import Sampling, Stopping
-from trivium.types.step import RowStart
+from trivium.types.step import RowFailure, RowStart, SampledRow
 
 VOCAB = 3000
 NO_STOP = Stopping(max_tokens=10)
@@ -44,7 +45,7 @@ def started(row: int, tokens: list[int], num_prompt: int, sampling: Sampling, st
 
 
 def empty_rows() -> Rows:
-    return Rows(MAX_ROWS, 64, KVSpec(16, (KVGroup((0,)),), num_kv_heads=1, head_dim=1, dtype="float32"))
+    return Rows(MAX_ROWS, 64, KVSpec(16, (KVGroup((0,)),), num_kv_heads=1, head_dim=1, dtype="float32"), CPU)
 
 
 def batch_of(*starts: RowStart, grammar_masks: dict[int, np.ndarray] | None = None) -> SampleBatch:
@@ -204,6 +205,14 @@ KINDS = [
 ]
 
 
+def sample(sampler: Sampler, logits: torch.Tensor, rows: list[int]) -> tuple[list[SampledRow], list[RowFailure]]:
+    copies = HostCopies(CPU)
+    drawn = sampler.draw(logits, rows, {}, copies)
+    copies.close()
+    copies.wait()
+    return sampler.take(drawn)
+
+
 def sampled(ops: Ops, kinds: dict[int, Sampling]) -> dict[int, object]:
     """By row, what a step gives it whose logits depend on the row alone."""
     rows = empty_rows()
@@ -211,7 +220,7 @@ def sampled(ops: Ops, kinds: dict[int, Sampling]) -> dict[int, object]:
     for row, sampling in kinds.items():
         rows.start(started(row, [4, 5, 5, row], 2, sampling))
         sampler.start(started(row, [4, 5, 5, row], 2, sampling))
-    found, failures = sampler.sample(torch.stack([random_row(row) for row in kinds]), list(kinds), {})
+    found, failures = sample(sampler, torch.stack([random_row(row) for row in kinds]), list(kinds))
     assert not failures
     assert [rows.tokens_of(row).tolist()[4:] for row in kinds] == [list(item.tokens) for item in found]
     return {item.row: item for item in found}
@@ -250,7 +259,7 @@ def test_a_row_without_a_token_fails_alone_and_says_whose_fault_it_is() -> None:
         sampler.start(start)
     logits = torch.stack([random_row(row) for row in range(3)])
     logits[2, 100] = float("nan")
-    found, failures = sampler.sample(logits, [0, 1, 2], {})
+    found, failures = sample(sampler, logits, [0, 1, 2])
     assert [item.row for item in found] == [0]
     assert [(failure.row, failure.is_requests_fault) for failure in failures] == [(1, True), (2, False)]
     assert rows.num_tokens[:3].tolist() == [2, 2, 2]  # all, since a step in flight may count on a token
