@@ -25,7 +25,7 @@ from trivium.kernels.select import select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model, read_spec
-from trivium.models.packed_weights import PackedWeights, packed_weights
+from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
 from trivium.models.spec import ModelSpec
 from trivium.platform.select import select_platform
 from trivium.schedule.limits import SchedulerLimits
@@ -54,7 +54,7 @@ class EngineCore:
         self.config = resolve(options, model_facts(spec), capabilities, kv_dtypes)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
-        packed = packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
+        packed = _packed_weights(options, source, ops)
         model = _build_model(self.config, source, spec, ops, packed)
         if capabilities.memory_is_dedicated:
             # The cache takes what the weights have left.
@@ -171,6 +171,12 @@ def model_facts(spec: ModelSpec) -> ModelFacts:
         activations_per_token=spec.activations_per_token,
         vocab_size=spec.vocab_size,
     )
+
+
+def _packed_weights(options: EngineOptions, source: ModelSource, ops: Ops) -> PackedWeights:
+    if options.load_format == "dummy":
+        return NoPackedWeights()
+    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
 
 
 def _build_model(
