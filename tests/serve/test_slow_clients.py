@@ -19,7 +19,8 @@ from wire import read_answer
 
 from trivium.serve.app import RequestIds
 from trivium.serve.body import read_json
-from trivium.serve.errors import ApiError, answer_error
+from trivium.serve.error_answers import answer_error
+from trivium.serve.errors import ApiError
 from trivium.serve.http_protocol import BoundedHttpProtocol
 from trivium.serve.limits import Limits
 from trivium.serve.listen import listen

@@ -21,6 +21,7 @@ from trivium.records.conversations import ConversationRecords
 from trivium.records.database import Database
 from trivium.records.files import FileRecords
 from trivium.records.responses import ResponseRecords
+from trivium.records.variants import VariantRecords
 from trivium.types.errors import StorageError
 
 
@@ -32,6 +33,7 @@ class Records:
     batches: BatchRecords
     responses: ResponseRecords
     conversations: ConversationRecords
+    variants: VariantRecords
     claims: Claims
 
     @classmethod
@@ -53,6 +55,7 @@ class Records:
             batches=BatchRecords(database),
             responses=ResponseRecords(database),
             conversations=ConversationRecords(database),
+            variants=VariantRecords(database),
             claims=claims,
         )
 

@@ -102,7 +102,14 @@ CREATE INDEX conversation_items_by_conversation ON conversation_items (conversat
 CREATE INDEX conversation_items_by_id ON conversation_items (id);
 """
 
-VERSIONS = (FILES_AND_BATCHES, RESPONSES_AND_CONVERSATIONS)
+VARIANTS = """
+CREATE TABLE variants (
+    name TEXT PRIMARY KEY,
+    variant BLOB NOT NULL         -- JSON
+) WITHOUT ROWID;
+"""
+
+VERSIONS = (FILES_AND_BATCHES, RESPONSES_AND_CONVERSATIONS, VARIANTS)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:

@@ -8,11 +8,18 @@ import uuid
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trivium.serve.anthropic import models as anthropic_models
+from trivium.serve.anthropic.messages import count_tokens, messages
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
-from trivium.serve.errors import ApiError, answer_error
+from trivium.serve.error_answers import answer_error, speaks_anthropic
+from trivium.serve.errors import ApiError
+from trivium.serve.ollama.routes import ollama_routes
+from trivium.serve.openai import models as openai_models
 from trivium.serve.openai.batches import cancel_batch, create_batch, list_batches, retrieve_batch
 from trivium.serve.openai.chat import chat_completions
 from trivium.serve.openai.completions import completions
@@ -27,7 +34,6 @@ from trivium.serve.openai.conversations import (
     update_conversation,
 )
 from trivium.serve.openai.files import create_file, delete_file, file_content, list_files, retrieve_file
-from trivium.serve.openai.models import list_models, retrieve_model
 from trivium.serve.openai.render import count_chat_tokens, render_chat, render_completion
 from trivium.serve.openai.responses import (
     cancel_response,
@@ -38,6 +44,7 @@ from trivium.serve.openai.responses import (
     retrieve_response,
 )
 from trivium.serve.operations import health, metrics
+from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 from trivium.serve.tokens import detokenize, tokenize
 from trivium.types.errors import TriviumError
@@ -55,8 +62,15 @@ def build_app(state: ServerState) -> ASGIApp:
             plain("/chat/completions/input_tokens", count_chat_tokens, "POST"),
             plain("/completions/render", render_completion, "POST"),
             plain("/apply-template", render_chat, "POST"),
-            plain("/models", list_models, "GET"),
-            plain("/models/{model_id:path}", retrieve_model, "GET"),
+            plain("/models", in_their_words(openai_models.list_models, anthropic_models.list_models), "GET"),
+            plain(
+                "/models/{model_id:path}",
+                in_their_words(openai_models.retrieve_model, anthropic_models.retrieve_model),
+                "GET",
+            ),
+            Route("/messages", GenerationEndpoint(state, messages), methods=["POST"]),
+            plain("/messages/count_tokens", count_tokens, "POST"),
+            *ollama_routes(state),
             Route("/responses", GenerationEndpoint(state, create_response), methods=["POST"]),
             plain("/responses/input_tokens", count_input_tokens, "POST"),
             plain("/responses/{response_id}", retrieve_response, "GET", engine=False),
@@ -89,6 +103,15 @@ def build_app(state: ServerState) -> ASGIApp:
     )
     app.router.redirect_slashes = False
     return RequestIds(NormalPaths(app), state.limits.request_id_chars)
+
+
+def in_their_words(openai: Handler, anthropic: Handler) -> Handler:
+    """For a path that both have, and answer differently."""
+
+    async def answer(state: ServerState, request: Request) -> Response | EventStreamResponse:
+        return await (anthropic if speaks_anthropic(request) else openai)(state, request)
+
+    return answer
 
 
 class NormalPaths:

@@ -20,8 +20,12 @@ T = TypeVar("T")
 _PLACE = re.compile(r" - at (?:`key(?: in \w+)?` in )?`\$\.?(?P<path>[^`]*)`$")
 
 
-async def read_json(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
-    _check_content_type(request)
+async def read_json(
+    request: Request, decoder: msgspec.json.Decoder[T], limits: Limits, *, type_matters: bool = True
+) -> T:
+    """`type_matters`: the content type must say JSON, even if no browser is in play."""
+    if type_matters or "origin" in request.headers:
+        _check_content_type(request)
     body = await _read(request, limits)
     if len(body) > limits.inline_body_bytes:
         return await asyncio.to_thread(_decode, decoder, body)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 
 from trivium.types.errors import (
     EngineDeadError,
@@ -130,9 +128,3 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         code="internal_error",
         headers={"x-should-retry": "false"},
     )
-
-
-async def answer_error(request: Request, error: Exception) -> Response:
-    """Starlette's exception handler."""
-    api_error = as_api_error(error, request.state.request_id)
-    return Response(api_error.encode(), api_error.status, api_error.headers, media_type="application/json")

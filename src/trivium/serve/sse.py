@@ -1,4 +1,4 @@
-"""Server-sent events: the framing, and the response that streams them."""
+"""Streams: how their pieces are framed, and the response that sends them as they come."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from trivium.serve.disconnect import cancel_and_wait, client_gone
@@ -15,11 +16,18 @@ from trivium.serve.limits import Limits
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+
+
+class Framing(Struct, frozen=True):
+    """What a stream has beside its pieces."""
+
+    media_type: bytes
+    end: bytes = b""
+    keep_alive: bytes = b""  # into a silence; empty: there is nothing that a reader would pass over
+
+
+OPENAI_EVENTS = Framing(EVENT_STREAM, DONE, COMMENT)
 
 
 def event(payload: bytes) -> bytes:
@@ -27,23 +35,32 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_event(name: str, payload: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\n" + event(payload)
+
+
 def error_event(failure: ApiError) -> bytes:
     return event(failure.encode())
 
 
 class EventStreamResponse:
-    """Streams framed events, then `[DONE]`.
+    """Streams framed events, then what ends such a stream.
 
     Nothing is sent before the first event, so that what fails until then is raised and becomes an HTTP status. What
     fails later is told in the stream and kept in `failure`.
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes], limits: Limits, tell_failure: Callable[[ApiError], bytes] = error_event
+        self,
+        events: AsyncGenerator[bytes],
+        limits: Limits,
+        tell_failure: Callable[[ApiError], bytes] = error_event,
+        framing: Framing = OPENAI_EVENTS,
     ) -> None:
         self.failure: ApiError | None = None
         self._tell_failure = tell_failure
         self._events = events
+        self._framing = framing
         self._limits = limits
         self._started = False
         self._sending = False  # a write that waits for a slow reader is no silence
@@ -74,11 +91,12 @@ class EventStreamResponse:
             await self._send(send, self._tell_failure(self.failure))
         if not self._started:
             await self._start(send)
-        await self._send(send, DONE)
+        if self._framing.end:
+            await self._send(send, self._framing.end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _wait(self, producing: asyncio.Task[None], watching: asyncio.Task[None], send: Send) -> None:
-        """Until one of the two is done, with comments into the silence."""
+        """Until one of the two is done, with something into the silence."""
         patience = self._limits.first_event_seconds
         while True:
             done, _ = await asyncio.wait((producing, watching), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -88,14 +106,19 @@ class EventStreamResponse:
                 await self._start(send)
             silence = time.monotonic() - self._last_sent
             if silence >= self._limits.keep_alive_seconds:
-                if not self._sending:
-                    await self._send(send, COMMENT)
+                if self._framing.keep_alive and not self._sending:
+                    await self._send(send, self._framing.keep_alive)
                 silence = 0.0
             patience = self._limits.keep_alive_seconds - silence
 
     async def _start(self, send: Send) -> None:
         self._started = True
-        await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+        headers = [
+            (b"content-type", self._framing.media_type),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _send(self, send: Send, body: bytes) -> None:
         self._sending = True

@@ -86,6 +86,13 @@ class Chat(Struct, frozen=True):
     def n(self) -> int:
         return self.job.sampling.n
 
+    def cut_to_context(self) -> None:
+        """Where more tokens were allowed than the context has room for, the answer ends with the context."""
+        room = self.state.llm.card.max_model_len - len(self.job.prompt["prompt_token_ids"])
+        sampling = self.job.sampling
+        if sampling.max_tokens is not None and 0 < room < sampling.max_tokens:
+            sampling.max_tokens = room
+
     async def news(self) -> AsyncGenerator[ChatNews]:
         """What is new, as it comes. Closing the generator gives back all that the request holds."""
         readers = [self._reader() for _ in range(self.n)]

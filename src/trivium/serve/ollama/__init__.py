@@ -1,0 +1,1 @@
+"""Ollama's API, written over the chat core and the model store."""

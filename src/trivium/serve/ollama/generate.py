@@ -1,0 +1,166 @@
+"""POST /api/generate and /api/chat"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium.dialects.parts import Content
+from trivium.llm.params import SamplingParams
+from trivium.llm.prompts import TokensPrompt
+from trivium.records.ids import new_id
+from trivium.records.variants import Variant
+from trivium.serve.body import read_json
+from trivium.serve.chat.chat import open_chat
+from trivium.serve.chat.news import ChatNews, ChatUsage, ChoiceNews, Finish
+from trivium.serve.disconnect import unless_client_goes
+from trivium.serve.errors import invalid
+from trivium.serve.generation import Job, generate
+from trivium.serve.ollama.answer import AnswerWriter, Said, Stopwatch
+from trivium.serve.ollama.chat_request import of_chat, of_generate, of_raw
+from trivium.serve.ollama.lines import LineStream, encode_line
+from trivium.serve.ollama.names import model_called
+from trivium.serve.ollama.protocol import AnswerRequest, ChatRequest, GenerateRequest, Line
+from trivium.serve.openai.logprobs import TokenShapes
+from trivium.serve.openai.prompts import completion_prompts
+from trivium.serve.openai.protocol import ChatRequest as OpenAIChatRequest
+from trivium.serve.openai.sampling import completion_sampling
+from trivium.serve.sse import EventStreamResponse
+from trivium.serve.state import ServerState
+
+GENERATE = msgspec.json.Decoder(GenerateRequest)
+CHAT = msgspec.json.Decoder(ChatRequest)
+
+
+class Answering(Struct, frozen=True):
+    """An answer on its way."""
+
+    news: AsyncGenerator[ChatNews]
+    shapes: TokenShapes
+    prompt: tuple[int, ...] | None = None  # tokens, where the client is told of them to go on from here
+
+
+async def api_chat(state: ServerState, request: Request) -> Response | EventStreamResponse:
+    watch = Stopwatch()
+    body = await read_json(request, CHAT, state.limits, type_matters=False)
+    model = await model_called(state, body.model)
+    if not body.messages:
+        return _loaded(state, body, watch, is_chat=True)
+    answering = await _chat(state, of_chat(state, body, model))
+    return await _answer(state, request, body, answering, watch, is_chat=True)
+
+
+async def api_generate(state: ServerState, request: Request) -> Response | EventStreamResponse:
+    watch = Stopwatch()
+    body = await read_json(request, GENERATE, state.limits, type_matters=False)
+    model = await model_called(state, body.model)
+    _refuse(body)
+    if not body.prompt and not body.suffix:
+        return _loaded(state, body, watch, is_chat=False)
+    if body.raw or body.suffix:
+        answering = await _raw(state, body, model)
+    else:
+        answering = await _chat(state, of_generate(state, body, model), body.context or [])
+    return await _answer(state, request, body, answering, watch, is_chat=False)
+
+
+def _refuse(body: GenerateRequest) -> None:
+    if body.images:
+        raise invalid("images are not supported by this model", "images")
+    if body.template:
+        raise invalid("template cannot be given: the model's own is used, or none with raw", "template")
+
+
+async def _chat(state: ServerState, asked: OpenAIChatRequest, context: list[int] | None = None) -> Answering:
+    """`context`: tokens of the exchanges before this one; None: nobody wants to go on from here."""
+    chat = await open_chat(state, asked, new_id("ollama-"))
+    if context is None:
+        chat.cut_to_context()
+        return Answering(chat.news(), chat.shapes)
+    _check_tokens(state, context)
+    prompt = chat.job.prompt
+    tokens = [*context, *prompt["prompt_token_ids"]]
+    going_on = TokensPrompt(prompt=prompt["prompt"], prompt_token_ids=tokens)
+    chat = replace(chat, job=replace(chat.job, prompt=going_on))
+    chat.cut_to_context()
+    return Answering(chat.news(), chat.shapes, tuple(tokens))
+
+
+def _check_tokens(state: ServerState, tokens: list[int]) -> None:
+    vocab_size = state.llm.card.vocab_size
+    if tokens and max(tokens) >= vocab_size:
+        raise invalid(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}", "context")
+
+
+async def _raw(state: ServerState, body: GenerateRequest, model: Variant) -> Answering:
+    """The text goes on as it is: no template, and nothing is read into the answer."""
+    asked = of_raw(body, model)
+    context = state.llm.card.max_model_len
+    sampling = completion_sampling(asked, state.limits, n=1, max_tokens=asked.max_tokens or context)
+    sampling.max_tokens = asked.max_tokens
+    if body.suffix and state.fill_in_the_middle is not None:
+        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *state.fill_in_the_middle.end_ids]
+    (prompt,) = await completion_prompts(state, asked)
+    return Answering(_raw_news(state, Job(new_id("ollama-"), prompt, sampling)), TokenShapes(state.tokenizer, sampling))
+
+
+async def _raw_news(state: ServerState, job: Job) -> AsyncGenerator[ChatNews]:
+    async with aclosing(generate(state, job)) as outputs:
+        async for output in outputs:
+            (completion,) = output.outputs
+            delta = completion.delta
+            finish = None
+            if completion.finished:
+                finish = Finish("length" if completion.finish_reason == "length" else "stop")
+            parts = (Content(delta.text),) if delta.text else ()
+            usage = ChatUsage(len(output.prompt_token_ids), output.num_cached_tokens, len(completion.token_ids))
+            yield ChatNews((ChoiceNews(0, parts, delta.token_ids, delta.logprobs, finish),), usage)
+
+
+async def _answer(
+    state: ServerState, request: Request, body: AnswerRequest, answering: Answering, watch: Stopwatch, *, is_chat: bool
+) -> Response | EventStreamResponse:
+    watch.asked()
+    told = (body.top_logprobs or 0) if body.logprobs else None
+    writer = AnswerWriter(body.model, watch, answering.shapes, is_chat=is_chat, logprobs=told)
+    if body.stream is not False:
+        return LineStream(_lines(answering, writer), state.limits)
+    line = await unless_client_goes(request.receive, _whole(answering, writer))
+    return Response(msgspec.json.encode(line), media_type="application/json")
+
+
+async def _lines(answering: Answering, writer: AnswerWriter) -> AsyncGenerator[bytes]:
+    async with aclosing(answering.news) as batches:
+        async for news in batches:
+            said, finish = writer.take(news)
+            if said != Said():
+                yield encode_line(writer.line(said))
+            if finish is not None:
+                yield encode_line(writer.last(Said(), finish, news.usage, _context(answering, writer)))
+
+
+async def _whole(answering: Answering, writer: AnswerWriter) -> Line:
+    whole = Said()
+    async with aclosing(answering.news) as batches:
+        async for news in batches:
+            said, finish = writer.take(news)
+            whole += said
+    assert finish is not None
+    return writer.last(whole, finish, news.usage, _context(answering, writer))
+
+
+def _context(answering: Answering, writer: AnswerWriter) -> list[int] | None:
+    return None if answering.prompt is None else [*answering.prompt, *writer.token_ids]
+
+
+def _loaded(state: ServerState, body: AnswerRequest, watch: Stopwatch, *, is_chat: bool) -> Response:
+    """The model is loaded as long as the server runs; to unload it is taken note of, and no more."""
+    unloads = body.keep_alive in (0, "0", "0s", "0m", "0h")
+    writer = AnswerWriter(body.model, watch, TokenShapes(state.tokenizer, SamplingParams()), is_chat=is_chat)
+    return Response(msgspec.json.encode(writer.nothing("unload" if unloads else "load")), media_type="application/json")

@@ -1,0 +1,28 @@
+"""Where Ollama's clients find things."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
+from trivium.serve.ollama.generate import api_chat, api_generate
+from trivium.serve.ollama.models import copy, create, delete, pull, running, show, tags, version
+from trivium.serve.state import ServerState
+
+
+def ollama_routes(state: ServerState) -> list[Route]:
+    def plain(path: str, handler: Handler, method: str) -> Route:
+        return Route(path, PlainEndpoint(state, handler, needs_engine=True), methods=[method])
+
+    return [
+        Route("/api/generate", GenerationEndpoint(state, api_generate), methods=["POST"]),
+        Route("/api/chat", GenerationEndpoint(state, api_chat), methods=["POST"]),
+        plain("/api/tags", tags, "GET"),
+        plain("/api/ps", running, "GET"),
+        plain("/api/version", version, "GET"),
+        plain("/api/show", show, "POST"),
+        plain("/api/copy", copy, "POST"),
+        plain("/api/create", create, "POST"),
+        plain("/api/pull", pull, "POST"),
+        plain("/api/delete", delete, "DELETE"),
+    ]
