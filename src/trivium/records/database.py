@@ -69,6 +69,10 @@ class Database:
         result: T = await write.future
         return result
 
+    async def settle(self) -> None:
+        """Until all writes asked for so far are on the disk, also those whose askers were cancelled meanwhile."""
+        await self.write(lambda connection: None)
+
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.to_thread(self.read_here, work)
 

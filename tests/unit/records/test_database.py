@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,22 @@ def test_a_broken_rule_of_the_tables_is_told_as_a_failure_of_the_storage(databas
         await database.write(put("b"))
 
     asyncio.run(run())
+
+
+def test_a_write_whose_asker_was_cancelled_is_done_before_the_books_are_settled(database: Database) -> None:
+    def slow(connection: sqlite3.Connection) -> None:
+        time.sleep(0.1)
+        put("late")(connection)
+
+    async def run() -> list[str]:
+        asking = asyncio.create_task(database.write(slow))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await database.settle()
+        return await database.read(names)
+
+    assert asyncio.run(run()) == ["late"]
 
 
 def test_two_processes_may_write_to_one_database(tmp_path: Path) -> None:

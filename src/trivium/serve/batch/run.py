@@ -161,6 +161,7 @@ class BatchRun:
     async def _end(self, batch: BatchRecord, end: BatchStatus) -> None:
         if end is BatchStatus.COMPLETED:
             await self._records.finalize(self._id)
+        await self._tools.records.database.settle()  # an answer may be on its way though its task was cancelled
         output, errors = await asyncio.to_thread(self._write_files, batch, end)
         await self._records.end(self._id, end, output, errors)
 
