@@ -128,9 +128,13 @@ def run_model(args: argparse.Namespace) -> int:
     values = {"max_num_seqs": 512, **{name: json.loads(value) for name, value in options.items()}}
     path = write_config(model, Path(tempfile.gettempdir()) / "shapes")
     imported = time.time()
+    host = cProfile.Profile()
+    if args.profile:
+        host.enable()
     core = EngineCore(
         EngineOptions(model=str(path), load_format="dummy", skip_tokenizer_init=True, device="cuda", **values)
     )
+    host.disable()
     started = time.time()
     print(f"=== {model}: ready after {started - began:.1f} s, {started - imported:.1f} of it without imports")
     for line in (
@@ -139,6 +143,9 @@ def run_model(args: argparse.Namespace) -> int:
         *(f"{a.option} = {a.value}: {a.reason}" for a in core.card.adjustments),
     ):
         print(f"   {line}")
+    if args.profile:
+        print("--- the start, host")
+        print(_host_table(host, "cumulative", 45))
     record(args.out, model, "start", started - began)
     wanted = set(filter(None, args.workloads.split(",")))
     vocab_size = MODELS[model]["vocab_size"]
@@ -226,6 +233,17 @@ def profile(core, name: str, vocab_size: int) -> None:
     if name == "prefill-8k":
         print(f"--- {name}, kernels of all of it")
         print(_kernel_table(core, workload, f"profile/{name}", skip=0, steps=1))
+        for length in (8191, 5003, 5003):
+            other = dataclasses.replace(workload, prompts=[workload.prompts[0][-length:]])
+            seconds, _ = run_workload(core, other, f"{length}/{time.monotonic()}")
+            print(f"a prompt of {length} tokens: {seconds * 1e3:.1f} ms")
+        again = next(w for w in workloads(vocab_size, seed=78) if w.name == name)
+        host = cProfile.Profile()
+        host.enable()
+        seconds, _ = run_workload(core, again, f"host/{name}")
+        host.disable()
+        print(f"--- {name}, host, {seconds * 1e3:.1f} ms under the profiler")
+        print(_host_table(host, "tottime", 25))
         return
     skip = 40 if name == "decode-1" else 60
     print(f"--- {name}, kernels of 20 steps after {skip}")
@@ -240,12 +258,16 @@ def profile(core, name: str, vocab_size: int) -> None:
         core.step()
     host.disable()
     print(f"--- {name}, host, 100 steps, {(time.perf_counter() - began) * 10:.2f} ms each under the profiler")
-    text = io.StringIO()
-    pstats.Stats(host, stream=text).sort_stats("tottime").print_stats(22)
-    print("\n".join(line for line in text.getvalue().splitlines()[6:] if line.strip()))
+    print(_host_table(host, "tottime", 22))
     while core.has_work:
         core.step()
     torch.cuda.synchronize()
+
+
+def _host_table(host: cProfile.Profile, order: str, count: int) -> str:
+    text = io.StringIO()
+    pstats.Stats(host, stream=text).sort_stats(order).print_stats(count)
+    return "\n".join(line for line in text.getvalue().splitlines()[6:] if line.strip())
 
 
 def _kernel_table(core, workload: Workload, name: str, skip: int, steps: int) -> str:

@@ -12,6 +12,7 @@ import torch
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.engine.antechamber import Antechamber
+from trivium.engine.warm_up import warm_up
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
@@ -65,17 +66,22 @@ class EngineCore:
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
         self._runner, self._rows = _build_runner(self.config, model, grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
+        limits = SchedulerLimits(
+            max_rows=options.max_num_seqs,
+            max_batch_tokens=self.config.max_batched_tokens,
+            max_chunk_tokens=self.config.max_chunk_tokens,
+            max_background_tokens=self.config.max_background_tokens,
+            max_model_len=self.config.max_model_len,
+            max_waiting=options.max_waiting,
+            prefix_caching=options.enable_prefix_caching,
+        )
+        if ops.compiles_at_first_use:
+            aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
+            warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
+            self._runner.graph.count_anew()
         self.card = _card(self.config, spec, ops, packed, self._runner.graph)
         self._scheduler = Scheduler(
-            SchedulerLimits(
-                max_rows=options.max_num_seqs,
-                max_batch_tokens=self.config.max_batched_tokens,
-                max_chunk_tokens=self.config.max_chunk_tokens,
-                max_background_tokens=self.config.max_background_tokens,
-                max_model_len=self.config.max_model_len,
-                max_waiting=options.max_waiting,
-                prefix_caching=options.enable_prefix_caching,
-            ),
+            limits,
             self.config.kv,
             self.config.num_blocks,
             needs_host=lambda request: why_host_is_needed(request.sampling),

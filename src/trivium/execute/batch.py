@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trivium.execute.rows import Rows
+from trivium.execute.send import send
 from trivium.kernels.attention import AttentionBatch
 from trivium.types.step import RowWork
 
@@ -22,7 +23,7 @@ class Batch:
     positions: Tensor  # int64 [T]
     lengths: Tensor  # int64 [T]; the length that length-dependent rotary scalings see
     attention: list[AttentionBatch]  # one per KV group
-    last: np.ndarray  # int64 [R]; index of each row's last token in this step
+    last: Tensor  # int64 [M]; index of the last token in this step of each row that samples
 
 
 def build_batch(
@@ -45,30 +46,39 @@ def build_batch(
     context_lens = starts + counts
     num_blocks = -(-int(context_lens.max()) // block_size)
 
-    def on_device(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
-    shared_query_starts = on_device(query_starts.astype(np.int32))
-    shared_context_lens = on_device(context_lens.astype(np.int32))
-    attention = []
-    for table in rows.tables:
-        slots = table[token_rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
-        attention.append(
-            AttentionBatch(
-                query_starts=shared_query_starts,
-                context_lens=shared_context_lens,
-                block_table=on_device(table[row_ids, :num_blocks]),
-                slots=on_device(slots),
-                num_single=num_single,
-                is_decode=num_single == len(work) and not begins,
-                spans=spans,
-            )
+    slots = [
+        table[token_rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
+        for table in rows.tables
+    ]
+    samples = np.fromiter((item.samples for item in work), dtype=bool, count=len(work))
+    shared = [
+        rows.tokens[token_rows, positions],
+        positions,
+        lengths,
+        query_starts[1:][samples] - 1,
+        query_starts.astype(np.int32),
+        context_lens.astype(np.int32),
+    ]
+    tables = [table[row_ids, :num_blocks] for table in rows.tables]
+    sent = iter(send([*shared, *slots, *tables], device))
+    tokens, positions_there, lengths_there, last, starts_there, contexts_there = (next(sent) for _ in shared)
+    slots_there = [next(sent) for _ in slots]
+    attention = [
+        AttentionBatch(
+            query_starts=starts_there,
+            context_lens=contexts_there,
+            block_table=table,
+            slots=group_slots,
+            num_single=num_single,
+            is_decode=num_single == len(work) and not begins,
+            spans=spans,
         )
-    tokens = on_device(rows.tokens[token_rows, positions])
+        for group_slots, table in zip(slots_there, sent, strict=True)
+    ]
     return Batch(
         tokens=rows.resolve(tokens) if rows.num_unknown else tokens,
-        positions=on_device(positions),
-        lengths=on_device(lengths),
+        positions=positions_there,
+        lengths=lengths_there,
         attention=attention,
-        last=query_starts[1:] - 1,
+        last=last,
     )

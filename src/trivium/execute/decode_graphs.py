@@ -7,6 +7,7 @@ captured is filled up with rows that see nothing and write nothing.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,8 @@ class DecodeGraphs:
         self._rows = rows
         self._num_groups, self._max_blocks = len(rows.tables), rows.tables[0].shape[1]
         sizes = captured_sizes(max_rows=len(rows.tokens))
-        room = Columns.of(sizes[-1], self._num_groups, self._max_blocks).tables.stop
+        self._columns = {size: Columns.of(size, self._num_groups, self._max_blocks) for size in sizes}
+        room = self._columns[sizes[-1]].tables.stop
         self._inputs = torch.zeros(room, dtype=torch.int32, device=device)
         # Pinned, so that a copy to a device waits for nothing here.
         pinned = device.type != "cpu"
@@ -68,13 +70,11 @@ class DecodeGraphs:
         self._replays: dict[int, Callable[[], None]] = {}
         self.why_fewer = ""
         self._capture_all(capture, sizes)
-
-    @property
-    def sizes(self) -> list[int]:
-        return sorted(self._replays)
+        self.sizes = sorted(self._replays)
 
     def size_for(self, num_rows: int) -> int | None:
-        return next((size for size in self.sizes if size >= num_rows), None)
+        place = bisect_left(self.sizes, num_rows)
+        return self.sizes[place] if place < len(self.sizes) else None
 
     def logits(self, work: Sequence[RowWork], size: int) -> Tensor:
         """float32 [R, V] of one new token of each row; to be read before the next step."""
@@ -98,7 +98,7 @@ class DecodeGraphs:
                 log.warning("%s: %s", self.why_fewer, error)
 
     def _compute(self, size: int) -> Tensor:
-        columns = Columns.of(size, self._num_groups, self._max_blocks)
+        columns = self._columns[size]
         contexts = self._inputs[columns.contexts]
         tables = self._inputs[columns.tables].view(self._max_blocks, self._num_groups, size)
         slots = self._inputs[columns.slots].view(self._num_groups, size)
@@ -117,7 +117,7 @@ class DecodeGraphs:
         rows = self._rows
         self._turn = (self._turn + 1) % INPUTS_IN_FLIGHT
         staged = self._staged[self._turn]
-        columns = Columns.of(size, self._num_groups, self._max_blocks)
+        columns = self._columns[size]
         inputs, count = staged.numpy(), len(work)
         row_ids = np.fromiter((item.row for item in work), dtype=np.int64, count=count)
         positions = np.fromiter((item.start for item in work), dtype=np.int64, count=count)

@@ -48,6 +48,10 @@ class GraphMode:
             return f"{captured}; {self._decode.why_fewer}" if self._decode.why_fewer else captured
         return "recorded once, replayed for every step" if self._graph else f"none: {self._why_eager}"
 
+    def count_anew(self) -> None:
+        self.replayed = 0
+        self.eager.clear()
+
     def decode(self, step: Step) -> Tensor | None:
         """Logits [R, V] of a step of decoding rows, where its shape was captured; to be read before the next step."""
         if self._decode is None:

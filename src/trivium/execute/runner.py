@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,11 +119,8 @@ class Runner:
         hidden = self.graph.forward(batch)
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
-        samples = np.array([work.samples for work in step.work])
-        if samples.any():
-            last = torch.from_numpy(batch.last[samples]).to(self._device, non_blocking=True)
-            logits = self._model.logits(hidden[last])
-            self._draw(logits, [work.row for work in step.work if work.samples], running)
+        if row_ids := [work.row for work in step.work if work.samples]:
+            self._draw(self._model.logits(hidden[batch.last]), row_ids, running)
 
     def _draw(self, logits: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
         problems = self._grammars.wait_for_masks()

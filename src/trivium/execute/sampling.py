@@ -133,11 +133,12 @@ class SamplingColumns:
         if not places:
             return None
         penalized = row_ids[places]
-        spans = np.stack([penalized, rows.num_prompt_tokens[penalized], rows.num_tokens[penalized]], axis=1)
+        num_tokens = rows.num_tokens[penalized]
+        spans = np.stack([np.arange(len(places)), rows.num_prompt_tokens[penalized], num_tokens], axis=1)
         return Penalties(
             rows=on_device(places, np.int64),
             amounts=on_device(self._penalties[penalized], np.float32),
-            history=on_device(rows.tokens, np.int64),
+            history=on_device(rows.tokens[penalized, : num_tokens.max()], np.int64),
             spans=on_device(spans, np.int64),
         )
 

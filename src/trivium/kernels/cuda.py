@@ -71,6 +71,7 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         fallbacks=kernels.fallbacks,
         fused=kernels,
         capture=kernels.capture,
+        compiles_at_first_use=True,
         joins_layers=True,
     )
 

@@ -119,6 +119,7 @@ class Ops:
     fallbacks: Counter[str]  # calls so far that a provider handed to the reference, by op and reason
     fused: FusedOps | None = None
     capture: Capture | None = None  # replays of fixed shapes, where the device has them
+    compiles_at_first_use: bool = False  # so that the first step of each kind takes long
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:

@@ -149,6 +149,11 @@ class Scheduler:
         return deltas
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that may be asked for."""
+        return self._longest
+
+    @property
     def has_work(self) -> bool:
         """Whether a plan, a commit or `take_deltas` would bring anything."""
         return bool(self._running or self._waiting or self._ended_rows or self._deltas or self._in_flight)

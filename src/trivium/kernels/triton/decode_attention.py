@@ -50,7 +50,11 @@ def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr, 
     return seen, begin, end
 
 
-@triton.jit
+# Where tables begin and how wide they are differs from step to step.
+@triton.jit(
+    do_not_specialize=["table_row_stride", "table_stride"],
+    do_not_specialize_on_alignment=["table", "contexts", "slots"],
+)
 def _decode(
     q, k, v, q_stride, k_stride, v_stride, q_norm, k_norm, eps, cos, sin, slots,
     keys, values, block_stride, token_stride, head_stride, table, table_row_stride, table_stride, contexts,
@@ -147,7 +151,7 @@ def _decode(
         tl.store(out + (row * num_heads + q_head) * SIZE + element, nothing, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["contexts"])
 def _merge(
     part_out, part_max, part_sum, contexts, out,
     NUM_Q: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,

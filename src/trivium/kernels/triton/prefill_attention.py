@@ -88,7 +88,10 @@ def _attend_tiles(
     return mixed, highest, total
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+# Where tables begin and how wide they are differs from step to step.
+@triton.jit(
+    do_not_specialize=["num_rows", "table_stride"], do_not_specialize_on_alignment=["table", "starts", "contexts"]
+)
 def _prefill(
     q, q_stride, keys, values, block_stride, token_stride, head_stride, table, table_stride, starts, contexts, num_rows,
     out, scale, softcap,

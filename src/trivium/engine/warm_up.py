@@ -1,0 +1,48 @@
+"""First uses at the start: kernels are compiled, and libraries choose theirs, before anybody waits for a token.
+
+The steps are those that real prompts make: short and long ones, alone, many at once, beside rows that decode, and
+behind a beginning that an earlier step computed. They write in blocks that nobody has yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trivium.execute.runner import Runner
+from trivium.schedule.scheduler import Scheduler
+from trivium.types.request import Request, Sampling, Stopping
+
+SHORT, MIDDLE, LONG = 40, 500, 1200  # tokens; products of experts are cut in another way for each
+MANY = 64  # rows; attention over so many is not split
+NEW_TOKENS = 3
+
+
+def warm_up(scheduler: Scheduler, runner: Runner, vocab_size: int) -> None:
+    """`scheduler`: one for this alone, that shares nothing."""
+    limits = scheduler.limits
+    full = limits.max_chunk_tokens or limits.max_batch_tokens
+    for prompts, later in (
+        ([SHORT], MIDDLE),
+        ([SHORT] * min(MANY, limits.max_rows - 1), LONG),
+        ([full + MIDDLE], None),
+    ):
+        _serve(scheduler, runner, prompts, later, vocab_size)
+
+
+def _serve(scheduler: Scheduler, runner: Runner, prompts: Sequence[int], later: int | None, vocab_size: int) -> None:
+    """Prompts of these lengths, and one that comes when they decode."""
+    for index, length in enumerate(prompts):
+        scheduler.add(_request(str(index), length, scheduler.longest, vocab_size))
+    num_steps = 0
+    while (step := scheduler.plan(now=0.0)) is not None:
+        scheduler.commit(runner.result(runner.launch(step)), now=0.0)
+        num_steps += 1
+        if num_steps == 1 and later is not None and scheduler.limits.max_rows > 1:
+            scheduler.add(_request("later", later, scheduler.longest, vocab_size))
+
+
+def _request(name: str, length: int, longest: int, vocab_size: int) -> Request:
+    """`longest`: tokens that a sequence may have."""
+    num_new = min(NEW_TOKENS, longest - 1)
+    prompt = tuple(place % vocab_size for place in range(min(length, longest - num_new)))
+    return Request(name, prompt, Sampling(seed=0, temperature=0.0), Stopping(max_tokens=num_new), arrival=0.0)
