@@ -81,7 +81,7 @@ def masks(service: GrammarService, preparation: Preparation) -> tuple[float, lis
     for place in range(60):
         began = time.perf_counter()
         service.ask_for_masks()
-        problems = service.wait_for_masks()
+        service.wait_for_masks([0], is_idle=True)
         times.append((time.perf_counter() - began) * 1e6)
         allowed = [
             word * 32 + bit
@@ -90,12 +90,10 @@ def masks(service: GrammarService, preparation: Preparation) -> tuple[float, lis
             for bit in range(32)
             if bits >> bit & 1
         ]
-        if problems or not allowed:
+        if service.problems or not allowed:
             break
         service.advance_row(0, allowed[place * 7919 % len(allowed)])
     service.close_row(0)
-    service.ask_for_masks()
-    service.wait_for_masks()
     return times[0], times[1:] or [0.0]
 
 

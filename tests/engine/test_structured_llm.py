@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 from typing import Any
 
@@ -167,6 +169,32 @@ def test_a_bound_sequence_that_was_preempted_goes_on_as_if_nothing_had_been(core
     core.add(request("torn", "[a-f]{20}", n=2))
     torn, _ = run(core, lambda steps: core.preempt("torn") if steps % 3 == 0 else None)
     assert [torn["torn", index] for index in (0, 1)] == [calm["calm", index] for index in (0, 1)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_others_run_while_masks_are_late(small_model: SmallModel, overlap: bool) -> None:
+    """The grammar process stands still: the free request comes to its end, the bound one goes on when it can."""
+    core = EngineCore(
+        EngineOptions(model=str(small_model.directory), dtype="float32", num_threads=1, max_num_seqs=4, overlap=overlap)
+    )
+    core.add(request("calm", "[a-f]{20}"))
+    calm, _ = run(core)
+    pid = core.grammars.pid
+    assert pid is not None
+    core.add(request("bound", "[a-f]{20}"))
+    found: dict[str, list[int]] = {"free": [], "bound": [token for delta in core.step() for token in delta.tokens]}
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        core.add(request("free", None, max_tokens=30))
+        while len(found["free"]) < 30:
+            for delta in core.step():
+                found[delta.request_id] += delta.tokens
+        assert len(found["bound"]) < 5
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    rest, _ = run(core)
+    assert found["bound"] + rest["bound", 0] == calm["calm", 0]
+    assert core.grammar_stats().late_masks > 0
 
 
 def test_others_run_while_a_grammar_is_prepared(core: EngineCore) -> None:

@@ -61,10 +61,16 @@ class EngineCore:
             # The cache takes what the weights have left.
             platform.give_back_unused()
             self.config = resolve(options, model_facts(spec), platform.capabilities(), kv_dtypes)
-        grammars = GrammarService(options.model, spec.vocab_size, spec.eos_ids, num_rows=options.max_num_seqs)
-        self._antechamber = Antechamber(grammars)
+        self.grammars = GrammarService(
+            options.model,
+            spec.vocab_size,
+            spec.eos_ids,
+            num_rows=options.max_num_seqs,
+            num_threads=max(1, self.config.num_threads // 4),
+        )
+        self._antechamber = Antechamber(self.grammars)
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
-        self._runner, self._rows = _build_runner(self.config, model, grammars)
+        self._runner, self._rows = _build_runner(self.config, model, self.grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
         limits = SchedulerLimits(
             max_rows=options.max_num_seqs,

@@ -52,6 +52,7 @@ class RunningStep:
     prompt_logprobs: Sequence[RunningPromptLogprobs] = ()
     drawn: Drawn | None = None
     masked_rows: Sequence[int] = ()  # those that have a grammar
+    late: tuple[int, ...] = ()  # rows that draw with a later step, for want of their mask
     problems: Mapping[int, RowProblem] = field(default_factory=dict)  # of these, with grammars that gave no answer
 
 
@@ -74,6 +75,7 @@ class Runner:
         self._block_size = block_size
         self._device = device
         self._grammars = grammars
+        self._kept: dict[int, Tensor] = {}  # logits [V] of late rows
 
     def stats(self) -> ExecutionStats:
         return ExecutionStats(
@@ -88,6 +90,8 @@ class Runner:
         self._apply_changes(step)
         if step.work:
             self._compute(step, running)
+        elif self._kept:
+            self._draw(None, (), running, is_idle=True)
         running.copies.close()
         return running
 
@@ -109,6 +113,7 @@ class Runner:
             sampled=tuple(sampled),
             prompt_logprobs=tuple(part.result() for part in running.prompt_logprobs),
             failures=tuple(failures),
+            late=running.late,
         )
 
     def _compute(self, step: Step, running: RunningStep) -> None:
@@ -122,12 +127,34 @@ class Runner:
         if row_ids := [work.row for work in step.work if work.samples]:
             self._draw(self._model.logits(hidden[batch.last]), row_ids, running)
 
-    def _draw(self, logits: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
-        problems = self._grammars.wait_for_masks()
+    def _draw(
+        self, logits: Tensor | None, row_ids: Sequence[int], running: RunningStep, *, is_idle: bool = False
+    ) -> None:
+        """Of these rows, and of those that were late before. `is_idle`: nobody else waits for the step."""
+        late = self._grammars.wait_for_masks([*row_ids, *self._kept], is_idle=is_idle)
+        if late or self._kept:
+            row_ids, logits = self._without(late, logits, row_ids)
+        running.late = tuple(late)
+        if logits is None or not row_ids:
+            return
+        problems = self._grammars.problems
         masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
         running.drawn = self._sampler.draw(logits, row_ids, masks, running.copies)
         running.masked_rows = tuple(masks)
         running.problems = {row: problems[row] for row in masks if row in problems}
+
+    def _without(
+        self, late: set[int], logits: Tensor | None, row_ids: Sequence[int]
+    ) -> tuple[list[int], Tensor | None]:
+        """The rows that can draw, with their logits; those of late rows are kept, in memory of their own."""
+        places = {row: place for place, row in enumerate(row_ids)}
+        fresh = [row for row in row_ids if row not in late]
+        resumed = [row for row in self._kept if row not in late]
+        parts = [] if logits is None or not fresh else [logits[[places[row] for row in fresh]]]
+        parts += [self._kept.pop(row).unsqueeze(0) for row in resumed]
+        if logits is not None:
+            self._kept |= {row: logits[places[row]].clone() for row in late if row in places}
+        return fresh + resumed, torch.cat(parts) if parts else None
 
     def _apply_changes(self, step: Step) -> None:
         for row in step.ends:
@@ -135,6 +162,7 @@ class Runner:
             self._sampler.end(row)
             self._prompt_scores.pop(row, None)
             self._grammars.close_row(row)
+            self._kept.pop(row, None)
         for start in step.starts:
             self._rows.start(start)
             self._sampler.start(start)

@@ -53,6 +53,8 @@ class GrammarProcess:
             stdin.write(msgspec.msgpack.encode(setup))
         self.masks = map_masks(descriptor, num_rows, vocab_size)
         os.close(descriptor)
+        for end in (trials, matching):
+            end.settimeout(limits.answer_seconds)  # a process that does not read must not hold up the engine for ever
         self.trials: Line[Trial] = Line(trials, TRIALS)
         self.matching: Line[FromMatching] = Line(matching, FROM_MATCHING)
 

@@ -24,6 +24,9 @@ class GrammarLimits(Struct, frozen=True, kw_only=True):
     lexer_fuel: int = 200_000  # of one mask; 14,000 take about 1 ms
     lexer_states: int = 50_000  # of one grammar; one takes 1 to 2 KiB
 
+    # How long rows that could draw wait for the masks of others, which then draw with a later step.
+    mask_patience: float = 0.002
+    slow_mask: float = 0.001  # a row whose last mask took longer is served after the others
+
     # An answer of the grammar process that takes longer means that it hangs: it is ended and started again.
     answer_seconds: float = 20.0
-    start_seconds: float = 60.0  # until the tokenizer is read

@@ -81,7 +81,7 @@ class RowAdvance(Struct, frozen=True, array_like=True):
 
 
 class UpdateRows(Struct, frozen=True, tag="update"):
-    """Applied in this order; then the masks of rows opened or advanced are filled, and RowsUpdated is the answer."""
+    """Applied in this order. Masks of rows opened or advanced are then filled, and told in one RowsUpdated or several."""
 
     number: int
     closed: Sequence[int] = ()
@@ -110,7 +110,10 @@ class RowProblem(Struct, frozen=True, array_like=True):
 
 
 class RowsUpdated(Struct, frozen=True, tag="updated"):
-    number: int
+    """These rows have their mask, or a problem."""
+
+    number: int  # of the update that asked for it
+    rows: Sequence[int]
     problems: Sequence[RowProblem] = ()
 
 

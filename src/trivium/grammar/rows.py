@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trivium.grammar.messages import RowAdvance, RowProblem
 from trivium.types.request import Grammar
+
+
+class Asked(NamedTuple):
+    number: int  # of the update
+    at: float  # seconds of CLOCK_MONOTONIC
 
 
 class RowChanges:
@@ -15,7 +21,7 @@ class RowChanges:
         self.opened: dict[int, tuple[Grammar, tuple[int, ...]]] = {}  # with the tokens generated before
         self.advanced: list[RowAdvance] = []
         self.problems: dict[int, RowProblem] = {}  # of rows held
-        self.awaited: int | None = None  # the number of the last update sent, until its answer has come
+        self.awaited: dict[int, Asked] = {}  # by row: which mask of it has not come
 
     def __bool__(self) -> bool:
         return bool(self.closed or self.opened or self.advanced)
@@ -30,6 +36,7 @@ class RowChanges:
             return
         self.held.remove(row)
         self.problems.pop(row, None)
+        self.awaited.pop(row, None)
         self.advanced = [advance for advance in self.advanced if advance.row != row]
         if self.opened.pop(row, None) is None:
             self.closed.append(row)
@@ -38,17 +45,20 @@ class RowChanges:
         if row not in self.problems:
             self.advanced.append(RowAdvance(row, token))
 
-    def sent(self, number: int) -> None:
-        self.awaited = number
+    def sent(self, number: int, now: float) -> None:
+        changed = [*self.opened, *(advance.row for advance in self.advanced)]
+        self.awaited |= dict.fromkeys(changed, Asked(number, now))
         self.closed, self.opened, self.advanced = [], {}, []
 
-    def answered(self, number: int, problems: Sequence[RowProblem]) -> None:
-        self.problems |= {problem.row: problem for problem in problems if problem.row in self.held}
-        if number == self.awaited:
-            self.awaited = None
+    def answered(self, number: int, rows: Sequence[int], problems: Sequence[RowProblem]) -> None:
+        """A row that was given to another since awaits a later number."""
+        mine = {row for row in rows if row in self.awaited and self.awaited[row].number == number}
+        self.problems |= {problem.row: problem for problem in problems if problem.row in mine}
+        for row in mine:
+            del self.awaited[row]
 
     def lose_all(self, why: str) -> None:
         """The process is gone, and what it knew of rows with it."""
         self.problems |= {row: RowProblem(row, why, is_requests_fault=False) for row in self.held}
-        self.sent(0)
-        self.awaited = None
+        self.closed, self.opened, self.advanced = [], {}, []
+        self.awaited = {}

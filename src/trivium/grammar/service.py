@@ -61,6 +61,7 @@ class _Counts:
     reused: int = 0
     compile_seconds: float = 0.0
     mask_wait_seconds: float = 0.0
+    late_masks: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class GrammarService:
         self._builds: dict[int, tuple[Preparation, Grammar]] = {}  # under way, by key
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # matchers the process has, by the grammar's compiled text
         self._rows = RowChanges()
+        self._late: set[int] = set()  # rows without a mask when they were last to draw
         self._last_number = 0
         self._counts = _Counts()
 
@@ -162,25 +164,45 @@ class GrammarService:
             ]
             number = self._number()
             self._running().matching.send(UpdateRows(number, changes.closed, opened, changes.advanced))
-            changes.sent(number)
+            changes.sent(number, time.monotonic())
         except EOFError:
             self._lose(ENDED)
 
-    def wait_for_masks(self) -> Mapping[int, RowProblem]:
-        """Until all masks that were asked for are there. Rows that have none, with the reason."""
-        seconds = self._limits.answer_seconds
-        began = time.monotonic()
-        while self._rows.awaited is not None:
-            try:
-                messages = self._running().matching.receive(seconds)
-            except EOFError:
-                self._lose(ENDED)
+    def wait_for_masks(self, rows: Sequence[int], *, is_idle: bool) -> set[int]:
+        """Those of the rows that have no mask yet. The others are not kept waiting for more than a moment, and for one that
+        was late before, not even that; but where there is nothing else to do, until one of them has its mask."""
+        if not self._rows.awaited:
+            return set()
+        began = now = time.monotonic()
+        while late := self._rows.awaited.keys() & set(rows):
+            if now - min(asked.at for asked in self._rows.awaited.values()) > self._limits.answer_seconds:
+                self._lose(f"the grammar process gave no answer within {self._limits.answer_seconds:g} s")
+                continue
+            may_go_on = not is_idle or len(late) < len(rows)
+            patience = began + self._limits.mask_patience - now if late - self._late else 0.0
+            has_news = self._take_answers(max(patience, 0.0) if may_go_on else self._limits.answer_seconds)
+            if may_go_on and not has_news:
                 break
-            if not messages:
-                self._lose(f"the grammar process gave no answer within {seconds:g} s")
-            for message in messages:
-                self._take(message)
+            now = time.monotonic()
+        self._late = late
+        self._counts.late_masks += len(late)
         self._counts.mask_wait_seconds += time.monotonic() - began
+        return late
+
+    def _take_answers(self, seconds: float) -> bool:
+        """Whether there were any."""
+        try:
+            messages = self._running().matching.receive(seconds)
+        except EOFError:
+            self._lose(ENDED)
+            return True
+        for message in messages:
+            self._take(message)
+        return bool(messages)
+
+    @property
+    def problems(self) -> Mapping[int, RowProblem]:
+        """Rows that will have no mask, with the reason."""
         return self._rows.problems
 
     @property
@@ -219,8 +241,8 @@ class GrammarService:
                     preparation.error = InvalidRequestError(why_not)
                 else:
                     preparation.compiled = compiled
-            case RowsUpdated(number, problems):
-                self._rows.answered(number, problems)
+            case RowsUpdated(number, rows, problems):
+                self._rows.answered(number, rows, problems)
 
     # What the process has
 

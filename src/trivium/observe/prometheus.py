@@ -176,5 +176,6 @@ def _grammar_metrics(stats: GrammarStats) -> Iterator[Metric]:
         ("reused", "Requests whose grammar was known", stats.reused),
         ("compile_seconds", "Time to compile the grammars that could be, summed", stats.compile_seconds),
         ("mask_wait_seconds", "Time that steps stood still for a mask, summed", stats.mask_wait_seconds),
+        ("late_masks", "Times a sequence could not draw with the others, for want of its mask", stats.late_masks),
     ):
         yield CounterMetricFamily(f"trivium_grammar_{name}", text, value)

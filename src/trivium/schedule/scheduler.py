@@ -63,6 +63,7 @@ class Scheduler:
         self._ended_rows: list[int] = []  # the device is to be told
         self._next_step_id = 0
         self._in_flight: dict[int, dict[int, RowWork]] = {}  # by step, oldest first; work by row
+        self._late: dict[int, Sequence] = {}  # by row: whose token the step that computed it did not bring
         self._must_settle = False  # somebody is to be preempted: nothing more is planned while a step is in flight
         self._preempt_when_settled: set[str] = set()
         self._misled: set[Sequence] = (
@@ -176,7 +177,7 @@ class Scheduler:
             draft.budget = min(draft.budget, self.limits.max_background_tokens)
         if self._has(is_background=True):
             self._plan_class(draft, now, is_background=True)
-        if not draft.work and (self._in_flight or not self._ended_rows):
+        if not draft.work and (self._in_flight or not (self._ended_rows or self._late)):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
         self._ended_rows.clear()
@@ -357,33 +358,55 @@ class Scheduler:
             if sequence in self._misled:
                 continue
             failure = failures.get(row) if failures else None
+            is_late = item.samples and row in result.late
             if failure is None:
                 self._advance(sequence, item.start + item.count)
-                sequence.num_awaited -= item.samples
+                if is_late:
+                    self._late[row] = sequence
+                else:
+                    sequence.num_awaited -= item.samples
             drawn = sampled.get(row)
-            if failure is None and item.samples and (drawn is None or len(drawn.tokens) != 1):
+            if failure is None and item.samples and not is_late and (drawn is None or len(drawn.tokens) != 1):
                 failure = _broken_promise(sequence, drawn)
             if failure is not None:
-                self._end(sequence, FinishReason.ERROR)
-                deltas.append(
-                    Delta(
-                        sequence.request.id,
-                        sequence.index,
-                        finish_reason=FinishReason.ERROR,
-                        error=failure.message,
-                        is_requests_fault=failure.is_requests_fault,
-                    )
-                )
+                deltas.append(self._fail(sequence, failure))
                 continue
             told = self._prompt_logprobs(sequence, prompt_logprobs.get(row)) if prompt_logprobs else ()
             if item.samples and drawn:
                 deltas.append(self._append(sequence, drawn, told, now))
             elif told:
                 deltas.append(Delta(sequence.request.id, sequence.index, prompt_logprobs=told))
+        deltas += self._take_late(work, sampled, failures, now)
         if not self._in_flight:
             self._settle()
         self._cache.pool.assert_conserved()
         return deltas
+
+    def _take_late(
+        self, work: dict[int, RowWork], sampled: dict[int, SampledRow], failures: dict[int, RowFailure], now: float
+    ) -> list[Delta]:
+        """Tokens of earlier steps that came with this one. Of rows that were given back since, nobody wants them."""
+        deltas = []
+        for row in [row for row in self._late if row not in work and (row in sampled or row in failures)]:
+            if self._late[row] in self._misled:
+                continue
+            sequence = self._late.pop(row)
+            sequence.num_awaited -= 1
+            failed = row in failures
+            deltas.append(
+                self._fail(sequence, failures[row]) if failed else self._append(sequence, sampled[row], (), now)
+            )
+        return deltas
+
+    def _fail(self, sequence: Sequence, failure: RowFailure) -> Delta:
+        self._end(sequence, FinishReason.ERROR)
+        return Delta(
+            sequence.request.id,
+            sequence.index,
+            finish_reason=FinishReason.ERROR,
+            error=failure.message,
+            is_requests_fault=failure.is_requests_fault,
+        )
 
     def _withdraw(self, work: dict[int, RowWork], failures: dict[int, RowFailure]) -> None:
         """Takes what failed rows offered out of the prefix tree, and what was computed from it likewise.
@@ -518,6 +541,7 @@ class Scheduler:
         return any(row in work for work in self._in_flight.values())
 
     def _give_back(self, sequence: Sequence) -> None:
+        self._late.pop(sequence.row, None)
         sequence.tables.release()
         self._rows[sequence.row] = None
         self._ended_rows.append(sequence.row)
@@ -567,8 +591,8 @@ class Scheduler:
             work = [work[sequence.row] for work in self._in_flight.values() if sequence.row in work]
             if sequence.num_planned != sequence.num_computed + sum(item.count for item in work):
                 raise LedgerError("the positions planned for a sequence are not those computed and those in flight")
-            if sequence.num_awaited != sum(item.samples for item in work):
-                raise LedgerError("a sequence awaits tokens that no step in flight draws")
+            if sequence.num_awaited != sum(item.samples for item in work) + (sequence.row in self._late):
+                raise LedgerError("a sequence awaits tokens that no step in flight draws, and none is late")
 
 
 def _longest_sequence(max_model_len: int, spec: KVSpec, num_blocks: int) -> int:

@@ -12,3 +12,4 @@ class GrammarStats(Struct, frozen=True):
     reused: int = 0  # requests whose grammar was known
     compile_seconds: float = 0.0  # of those compiled, summed
     mask_wait_seconds: float = 0.0  # that steps stood still for a mask, summed
+    late_masks: int = 0  # times a row could not draw with the others, for want of its mask

@@ -99,3 +99,4 @@ class StepResult(Struct, frozen=True):
     sampled: tuple[SampledRow, ...]
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     failures: tuple[RowFailure, ...] = ()
+    late: tuple[int, ...] = ()  # rows of the step whose token comes with the result of a later one

@@ -62,6 +62,7 @@ def test_answers_of_the_default_model_validate(smollm2: LLM) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_answers_of_the_default_model_validate_under_hundreds_of_schemas(smollm2: LLM) -> None:
     schemas = accepted(smollm2, PICKED | {str(seed): random_schema(seed) for seed in range(3000, 3500)})
     assert len(schemas) > 300

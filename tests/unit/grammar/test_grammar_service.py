@@ -144,8 +144,7 @@ def test_the_end_of_the_process_fails_its_rows_and_the_next_grammar_starts_anoth
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     own.service.advance_row(0, own.tokenizer.encode("a")[0])
-    own.service.ask_for_masks()
-    problem = own.service.wait_for_masks()[0]
+    problem = own.masks(0)[0]
     assert "ended" in problem.why and not problem.is_requests_fault
     own.service.close_row(0)
     assert own.write(prepared, 0) == "abc"

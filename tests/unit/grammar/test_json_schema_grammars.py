@@ -45,6 +45,7 @@ def test_answers_to_drawn_schemas_validate(walker: Walker) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_answers_to_a_thousand_drawn_schemas_validate(walker: Walker) -> None:
     counts = [check_answers(walker, random_schema(seed), 4) for seed in range(1000, 2000)]
     assert sum(checked > 0 for checked, _ in counts) > 500

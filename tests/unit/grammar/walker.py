@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from trivium.formats.source import open_source
 from trivium.grammar.limits import GrammarLimits
 from trivium.grammar.masks import allowed_tokens
+from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService, Preparation
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.request import Grammar, GrammarKind
@@ -62,9 +64,14 @@ class Walker:
         assert error is not None, f"{text[:200]} was accepted"
         return str(error)
 
-    def allowed(self, row: int) -> list[int]:
+    def masks(self, row: int) -> Mapping[int, RowProblem]:
+        """Waits for the row's mask; rows that cannot have one."""
         self.service.ask_for_masks()
-        problems = self.service.wait_for_masks()
+        assert self.service.wait_for_masks([row], is_idle=True) == set()
+        return self.service.problems
+
+    def allowed(self, row: int) -> list[int]:
+        problems = self.masks(row)
         assert row not in problems, problems[row].why
         return np.flatnonzero(allowed_tokens(self.service.masks[row], self.vocab_size)).tolist()
 
@@ -73,8 +80,7 @@ class Walker:
         assert preparation.compiled is not None, preparation.error
         byte_tokens = {self.tokenizer.token_bytes(id): id for id in range(self.tokenizer.vocab_size)}
         self.service.open_row(0, preparation.compiled, [byte_tokens[bytes([byte])] for byte in text.encode()])
-        self.service.ask_for_masks()
-        problems = self.service.wait_for_masks()
+        problems = self.masks(0)
         ends = 0 not in problems and self.tokenizer.eos_ids[0] in self.allowed(0)
         self.service.close_row(0)
         return ends

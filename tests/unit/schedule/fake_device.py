@@ -69,6 +69,7 @@ class FakeDevice:
         self._requests = requests
         self.rows: dict[int, Row] = {}
         self.blocks: list[list[int | None]] = [[UNWRITTEN] * spec.block_size for _ in range(num_blocks)]
+        self.late: set[int] = set()  # rows whose token is drawn with a later step
         self.num_shared_reads = 0  # positions that a row read and another row of the same step wrote
 
     def run(
@@ -77,10 +78,13 @@ class FakeDevice:
         num_tokens: Callable[[RowWork], int] = lambda work: 1,
         fails: Callable[[RowWork], bool] = lambda work: False,
         is_ahead_of_failures: bool = False,
+        is_late: Callable[[int], bool] = lambda row: False,
     ) -> StepResult:
-        """`is_ahead_of_failures`: the step was planned when failures of an earlier one were not yet heard of."""
+        """`is_ahead_of_failures`: the step was planned when failures of an earlier one were not yet heard of. `is_late`:
+        whether a row that could draw does not draw with this step."""
         for row in step.ends:
             del self.rows[row]
+            self.late.discard(row)
         for start in step.starts:
             self._start(start)
         self._copy(step)
@@ -88,9 +92,11 @@ class FakeDevice:
             self._update_tables(work)
         writers = self._write(step)
         sampled, prompt_logprobs, failures = [], [], []
+        late_before = sorted(self.late)
         unsound: set[int] = set()  # blocks
         for work in step.work:
             row = self.rows[work.row]
+            assert work.row not in self.late, "a row goes on before it has its token"
             assert work.samples == (work.start + work.count == len(row.tokens)), "samples exactly when it catches up"
             was_spoilt = row.is_spoilt
             assert not was_spoilt or is_ahead_of_failures, "a row goes on from what is not sound"
@@ -108,9 +114,16 @@ class FakeDevice:
                 if end > work.start:
                     entries = tuple(logprobs_of(row.tokens[p + 1], p + 1) for p in range(work.start, end))
                     prompt_logprobs.append(PromptLogprobs(work.row, work.start + 1, entries))
-            if work.samples:
+            if work.samples and is_late(work.row):
+                self.late.add(work.row)
+            elif work.samples:
                 sampled.append(self._sample(work.row, row, num_tokens(work)))
-        return StepResult(step.id, tuple(sampled), tuple(prompt_logprobs), tuple(failures))
+        late = tuple(self.late.difference(late_before))
+        for row_id in late_before:
+            if not is_late(row_id):
+                self.late.remove(row_id)
+                sampled.append(self._sample(row_id, self.rows[row_id], 1))
+        return StepResult(step.id, tuple(sampled), tuple(prompt_logprobs), tuple(failures), late)
 
     def _start(self, start: RowStart) -> None:
         assert start.row not in self.rows, f"row {start.row} is taken"

@@ -44,6 +44,7 @@ class RandomWorld(World):
         self.step(
             num_tokens=self._num_tokens,
             fails=lambda work: rng.random() < 0.01,
+            is_late=self._is_late,
             meanwhile=self._interfere,
         )
 
@@ -51,6 +52,10 @@ class RandomWorld(World):
         """Several are drawn only where no later step counts on one."""
         needs_host = self.device.rows[work.row].request.sampling.seed == NEEDS_HOST
         return self.random.randint(1, self._most_tokens) if needs_host or not self.steps_ahead else 1
+
+    def _is_late(self, row: int) -> bool:
+        """Only rows that are not planned ahead may be."""
+        return self.device.rows[row].request.sampling.seed == NEEDS_HOST and self.random.random() < 0.4
 
     def _add_some(self) -> None:
         """One alone, or some together whose prompts begin alike."""

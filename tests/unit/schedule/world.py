@@ -126,6 +126,7 @@ class World:
         self,
         num_tokens: Callable[[RowWork], int] = lambda work: 1,
         fails: Callable[[RowWork], bool] = lambda work: False,
+        is_late: Callable[[int], bool] = lambda row: False,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Step | None:
         """Plans and runs one step, and commits the oldest in flight when enough are, or when there is none to plan.
@@ -137,7 +138,8 @@ class World:
         if step is not None:
             self._check_limits(step)
             self._check_progress(step)
-            self.in_flight.append(self.device.run(step, num_tokens, fails, any(r.failures for r in self.in_flight)))
+            is_ahead_of_failures = any(result.failures for result in self.in_flight)
+            self.in_flight.append(self.device.run(step, num_tokens, fails, is_ahead_of_failures, is_late))
             self.num_steps += 1
             self.num_copies += len(step.copies)
         elif not self.in_flight:
@@ -200,7 +202,7 @@ class World:
         assert len(step.work) <= self.limits.max_rows
         assert len({work.row for work in step.work}) == len(step.work)
         assert all(0 < work.count <= (self.limits.max_chunk_tokens or work.count) for work in step.work)
-        assert step.work or step.ends, "a step does something"
+        assert step.work or step.ends or self.device.late, "a step does something"
         owners = {row: self.requests[held.start.request_id] for row, held in self.device.rows.items()}
         owners.update({start.row: self.requests[start.request_id] for start in step.starts})
         for work in step.work:
@@ -210,9 +212,10 @@ class World:
     def _check_progress(self, step: Step) -> None:
         """Somebody of the first priority is in every step, where each row can have a token.
 
-        Not in a step planned ahead: there he may wait for his last token, or for the blocks of one who is to give way.
+        Not in a step planned ahead: there he may wait for his last token, or for the blocks of one who is to give way. Nor
+        while tokens are late.
         """
-        if self.limits.max_batch_tokens < self.limits.max_rows or self.in_flight:
+        if self.limits.max_batch_tokens < self.limits.max_rows or self.in_flight or self.device.late:
             return
         owners = {row: held.start.request_id for row, held in self.device.rows.items()}
         owners.update({start.row: start.request_id for start in step.starts})
