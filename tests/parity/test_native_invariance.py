@@ -135,6 +135,40 @@ def test_attention_does_not_depend_on_where_the_blocks_lie_or_how_large_they_are
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+@every_path
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_the_same_on_any_number_of_threads(
+    kv_dtype: torch.dtype, instruction_set: str, random: Generator
+) -> None:
+    """A few long rows are cut between threads; one thread cuts nothing."""
+    rows = [(1, 700), (5, 390), (1, 1), (1, 129), (40, 600)]
+    keys, values = (normal(random, 250, BLOCK_SIZE, 2, 64, dtype=kv_dtype) for _ in range(2))
+    table = torch.stack([torch.randperm(250, generator=random)[:44] for _ in rows])
+    batch = attention_batch(rows, table)
+    q = normal(random, int(batch.query_starts[-1]), 8, 64)
+    for window in (None, 300):
+        alone, *others = (
+            ops_of(instruction_set, threads).paged_attention(q, keys, values, batch, 0.125, window, None)
+            for threads in (1, 2, 3, 8)
+        )
+        assert all(torch.equal(other, alone) for other in others)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_the_same_on_every_path_that_fuses_multiply_and_add(
+    kv_dtype: torch.dtype, random: Generator
+) -> None:
+    paths = [name for name in INSTRUCTION_SETS if name != "baseline"]
+    rows = [(1, 300), (150, 290), (7, 130), (1, 17)]
+    for heads, dim, softcap in [(6, 64, None), (2, 80, 30.0), (16, 128, None)]:
+        keys, values = (normal(random, 100, BLOCK_SIZE, 2, dim, dtype=kv_dtype) for _ in range(2))
+        table = torch.stack([torch.randperm(100, generator=random)[:19] for _ in rows])
+        batch = attention_batch(rows, table)
+        q = normal(random, int(batch.query_starts[-1]), heads, dim)
+        results = [ops_of(name).paged_attention(q, keys, values, batch, dim**-0.5, None, softcap) for name in paths]
+        assert all(torch.equal(result, results[0]) for result in results)
+
+
 def test_paths_differ_by_rounding_only(random: Generator) -> None:
     x, weight = normal(random, 9, 576), quantized(random, "Q4_1", 64, 576)
     results = [ops_of(name).linear(x, weight, None) for name in INSTRUCTION_SETS]
