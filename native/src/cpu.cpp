@@ -115,10 +115,10 @@ std::vector<float> sample_results(const Kernels& kernels) {
         results.insert(results.end(), y.begin(), y.end());
     }
 
-    constexpr int64_t dim = 64, num_queries = 3, num_keys = 16;
+    constexpr int64_t dim = 64, num_queries = 12, num_keys = 16;  // items enough for tiles
     const int64_t slots[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int32_t table[] = {0};
-    for (const KVType type : {KVType::f32, KVType::bf16}) {
+    for (const KVType type : {KVType::f32, KVType::bf16, KVType::int8}) {
         std::vector<float> keys(num_keys * dim), values(num_keys * dim), attended(num_queries * dim);
         const auto cache = [](std::vector<float>& v) -> PagedCache {
             return {reinterpret_cast<uint8_t*>(v.data()), 0, 0};

@@ -62,7 +62,7 @@ struct FloatPart {
 };
 
 // Elements of a KV cache.
-enum class KVType : uint8_t { f32, bf16 };
+enum class KVType : uint8_t { f32, bf16, int8 };
 
 // A cache of keys or of values, in blocks. What a head has in a block lies together, in words of 4 bytes, so that 16 words
 // beside each other are what one vector multiplies: an element (bfloat16: a pair of elements) of 16 keys, or of 16
@@ -70,11 +70,15 @@ enum class KVType : uint8_t { f32, bf16 };
 //
 //     float32   keys [dim][block_size]        values [block_size][dim]
 //     bfloat16  keys [dim / 2][block_size][2] values [block_size / 2][dim][2]
+//     int8      scales float32 [block_size], then as in bfloat16, in words of 2 bytes; an element is a whole number times its
+//               token's scale
 struct PagedCache {
     uint8_t* data;
     int64_t block_bytes;  // from a block to the next
     int64_t head_bytes;   // from a head to the next
 };
+
+constexpr int64_t max_kv_dim = 1024;
 
 // Keys, or values, of one head that go into a cache.
 struct KVWrite {
@@ -85,7 +89,7 @@ struct KVWrite {
     uint8_t* head;         // in block 0
     int64_t block_bytes;
     int64_t block_size;
-    int64_t dim;
+    int64_t dim;  // at most max_kv_dim
     KVType type;
 };
 

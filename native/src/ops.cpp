@@ -90,30 +90,43 @@ void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) 
     t.require_contiguous_tail(2);
 }
 
-// Keys [num_blocks, heads, dim / pair, block_size, pair] and values [num_blocks, heads, block_size / pair, dim, pair], with
-// pairs of 1 in float32 and of 2 in bfloat16.
 struct Caches {
     KVType type;
     int64_t num_blocks, heads, block_size, dim;
     PagedCache keys, values;
 };
 
+// float32 and bfloat16: keys [num_blocks, heads, dim / pair, block_size, pair] and values [num_blocks, heads,
+// block_size / pair, dim, pair], with pairs of 1 or 2. int8: both [num_blocks, heads, block_size, dim + 4], whose bytes are
+// scales and then pairs.
 Caches caches_of(const Tensor& keys, const Tensor& values) {
-    require(keys.dtype == DType::f32 || keys.dtype == DType::bf16, "key_cache must be float32 or bfloat16");
-    const int64_t pair = keys.dtype == DType::bf16 ? 2 : 1;
-    keys.require_shape({-1, -1, -1, -1, pair});
-    const int64_t num_blocks = keys.shape[0], heads = keys.shape[1], block_size = keys.shape[3], dim = keys.shape[2] * pair;
-    require(block_size > 0 && block_size % pair == 0,
-            "key_cache must have a block size that is a multiple of " + std::to_string(pair));
-    values.require_dtype(keys.dtype);
-    values.require_shape({num_blocks, heads, block_size / pair, dim, pair});
-    const auto paged = [](const Tensor& cache) -> PagedCache {
+    constexpr int64_t scale_bytes = 4;
+    const auto paged = [](const Tensor& cache, int64_t element_bytes) -> PagedCache {
         cache.require_contiguous_tail(2);
-        const int64_t bytes = cache.dtype == DType::bf16 ? 2 : 4;
-        return {cache.as<uint8_t>(), cache.strides[0] * bytes, cache.strides[1] * bytes};
+        return {cache.as<uint8_t>(), cache.strides[0] * element_bytes, cache.strides[1] * element_bytes};
     };
-    return {keys.dtype == DType::bf16 ? KVType::bf16 : KVType::f32, num_blocks, heads, block_size, dim, paged(keys),
-            paged(values)};
+    Caches caches;
+    values.require_dtype(keys.dtype);
+    if (keys.dtype == DType::i8) {
+        keys.require_shape({-1, -1, -1, -1});
+        caches = {KVType::int8, keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3] - scale_bytes, paged(keys, 1),
+                  paged(values, 1)};
+        values.require_shape({caches.num_blocks, caches.heads, caches.block_size, keys.shape[3]});
+    } else {
+        require(keys.dtype == DType::f32 || keys.dtype == DType::bf16, "key_cache must be float32, bfloat16 or int8");
+        const bool in_pairs = keys.dtype == DType::bf16;
+        const int64_t pair = in_pairs ? 2 : 1, bytes = in_pairs ? 2 : 4;
+        keys.require_shape({-1, -1, -1, -1, pair});
+        caches = {in_pairs ? KVType::bf16 : KVType::f32, keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2] * pair,
+                  paged(keys, bytes), paged(values, bytes)};
+        values.require_shape({caches.num_blocks, caches.heads, caches.block_size / pair, caches.dim, pair});
+    }
+    require(caches.block_size > 0, "key_cache must have a block size of at least 1");
+    require(caches.dim > 0 && caches.dim <= max_kv_dim,
+            "key_cache must have heads of 1 to " + std::to_string(max_kv_dim) + " dimensions");
+    require(caches.type == KVType::f32 || (caches.block_size % 2 == 0 && caches.dim % 2 == 0),
+            "key_cache must have an even block size and even heads");
+    return caches;
 }
 
 }  // namespace

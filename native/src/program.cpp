@@ -31,6 +31,10 @@ const T& at(const std::vector<T>& items, int64_t index, const char* what) {
 }
 
 int64_t head_dim(const Tensor& key_cache) {
+    if (key_cache.dtype == DType::i8) {
+        key_cache.require_shape({-1, -1, -1, -1});
+        return key_cache.shape[3] - 4;
+    }
     key_cache.require_shape({-1, -1, -1, -1, -1});
     return key_cache.shape[2] * key_cache.shape[4];
 }

@@ -35,6 +35,7 @@ DType dtype_of(const dlpack::DataType& t, const char* name) {
         if (t.code == dlpack::int_code && t.bits == 32) return DType::i32;
         if (t.code == dlpack::int_code && t.bits == 64) return DType::i64;
         if (t.code == dlpack::uint_code && t.bits == 8) return DType::u8;
+        if (t.code == dlpack::int_code && t.bits == 8) return DType::i8;
     }
     throw std::invalid_argument(std::string(name) + " has a dtype that no kernel takes");
 }
@@ -48,7 +49,7 @@ std::string shape_text(const int64_t* shape, int ndim) {
 }  // namespace
 
 const char* name_of(DType dtype) {
-    constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"};
+    constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "int8"};
     return names[static_cast<int>(dtype)];
 }
 

@@ -8,7 +8,7 @@
 
 namespace trivium {
 
-enum class DType : uint8_t { f32, f64, f16, bf16, i32, i64, u8 };
+enum class DType : uint8_t { f32, f64, f16, bf16, i32, i64, u8, i8 };
 
 const char* name_of(DType dtype);
 

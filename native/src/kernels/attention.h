@@ -2,8 +2,8 @@
 // of its own; the tiles' results are then merged from the first to the last. So a query's result depends on its own
 // position and keys only: not on who else is computed, nor on which thread computed which tile.
 //
-// Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. With a
-// bfloat16 cache queries and softmax weights are rounded to bfloat16 too (products.h).
+// Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. Unless
+// the cache is float32, queries and softmax weights are rounded to bfloat16 (products.h).
 #pragma once
 
 #include <math.h>
@@ -103,6 +103,7 @@ template <KVType type, typename Products>
 class Attender {
     static constexpr int64_t max_items = Products::max_items;
     static constexpr int64_t tile_slices = attention_tile / slice_elements;
+    static constexpr bool in_bf16 = type != KVType::f32;  // are products computed
     typedef typename Products::Word Word;
 
 public:
@@ -141,11 +142,11 @@ public:
         const typename Products::Setup setup(block_items_);
         lay_queries();
         if (!part_.results) clear_totals();
-        const int64_t end = part_.position + part_.num_queries;
-        TileReader reader({a_, part_.table, part_.key_head}, oldest_seen(part_.position), end, dim_,
-                          Products::needs_whole_slices, copies_);
+        TileReader<type> reader(a_, part_, oldest_seen(part_.position), part_.position + part_.num_queries, dim_,
+                                Products::needs_whole_slices, copies_);
+        KeyTile tile;
         for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) {
-            const KeyTile tile = reader.tile(t * attention_tile);
+            reader.read(t * attention_tile, tile);
             for (int64_t block = 0; block < num_blocks_; ++block) {
                 const Mixed<Products> result = result_of(t, block);
                 if (attend_tile(tile, t * attention_tile, block, result)) {
@@ -204,7 +205,7 @@ private:
                 for (int64_t d = 0; d < dim_; d += slice_elements) {
                     float elements[slice_elements] = {};
                     for (int64_t j = 0; q && j < slice_elements && d + j < a_.dim; ++j)
-                        elements[j] = type == KVType::bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
+                        elements[j] = in_bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
                     put(elements, queries(block) + (d / slice_elements * max_items + i) * Products::row_words);
                 }
             }
@@ -228,7 +229,7 @@ private:
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
         for (int64_t i = 0; i < items; ++i) {
             const int64_t position = position_of(first_item(block) + i);
-            weigh(range(base, oldest_seen(position), position + 1), slices, i, result);
+            weigh(tile, range(base, oldest_seen(position), position + 1), slices, i, result);
         }
         mix(tile, items, slices, seen.last, result);
         return true;
@@ -261,9 +262,12 @@ private:
     }
 
     // Turns an item's scores into weights, which are 0 for keys outside `seen`.
-    void weigh(Range seen, Range slices, int64_t item, const Mixed<Products>& result) {
+    void weigh(const KeyTile& tile, Range seen, Range slices, int64_t item, const Mixed<Products>& result) {
         const auto scores = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
         const int64_t begin = slices.first * slice_elements, end = slices.last * slice_elements;
+        if constexpr (Stored<type>::has_scales)
+            for (int64_t key = begin; key < end; key += lanes)
+                store(scores(key), load(scores(key)) * load(tile.key_scales + key));
         for (int64_t key = begin; key < seen.first && key < end; ++key) *scores(key) = -INFINITY;
         for (int64_t key = seen.last > begin ? seen.last : begin; key < end; ++key) *scores(key) = -INFINITY;
 
@@ -278,15 +282,17 @@ private:
         const float highest = lane_max(largest) * scale, shift = highest > nothing_seen ? highest : nothing_seen;
         result.largest[item] = shift;
 
-        constexpr int degree = type == KVType::bf16 ? 3 : 5;
+        constexpr int degree = in_bf16 ? 3 : 5;
         Vec sums[group_vectors] = {};
         for (int64_t slice = slices.first; slice < slices.last; ++slice) {
             const float* const row = scores_of(slice, item);
             Vec weights[panel_vectors];
             for (int v = 0; v < panel_vectors; ++v) {
                 weights[v] = exp2<degree>(fma(load(row + v * lanes), splat(scale), splat(-shift)));
-                if constexpr (type == KVType::bf16) weights[v] = to_nearest_bf16(weights[v]);
+                if constexpr (in_bf16) weights[v] = to_nearest_bf16(weights[v]);
                 sums[v % group_vectors] += weights[v];
+                if constexpr (Stored<type>::has_scales)
+                    weights[v] = to_nearest_bf16(weights[v] * load(tile.value_scales + slice * slice_elements + v * lanes));
             }
             Products::put(weights, weights_ + (slice * max_items + item) * Products::row_words);
         }
@@ -347,15 +353,20 @@ private:
 // Calls use.operator()<Way>() with the fastest way there is for such a cache and so many items.
 template <typename Use>
 static auto with_attender(KVType type, [[maybe_unused]] int64_t num_items, const Use& use) {
-    if (type == KVType::f32) return use.template operator()<Attender<KVType::f32, VectorProducts<KVType::f32>>>();
+    return with_kv_type(type, [&]<KVType stored>() {
+        if constexpr (stored == KVType::f32) {
+            return use.template operator()<Attender<stored, VectorProducts<KVType::f32>>>();
+        } else {
 #if defined(__AMX_BF16__)
-    if (num_items >= TileProducts::fewest_items) return use.template operator()<Attender<KVType::bf16, TileProducts>>();
+            if (num_items >= TileProducts::fewest_items) return use.template operator()<Attender<stored, TileProducts>>();
 #endif
 #if defined(__AVX512BF16__)
-    return use.template operator()<Attender<KVType::bf16, PairProducts>>();
+            return use.template operator()<Attender<stored, PairProducts>>();
 #else
-    return use.template operator()<Attender<KVType::bf16, VectorProducts<KVType::bf16>>>();
+            return use.template operator()<Attender<stored, VectorProducts<KVType::bf16>>>();
 #endif
+        }
+    });
 }
 
 static AttentionSizes attention_sizes(const Attention& a, int64_t num_items) {

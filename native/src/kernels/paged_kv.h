@@ -8,58 +8,166 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-static inline uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+// How an element is stored. A "word" is what lies together: one element of float32, else a pair.
+template <KVType type>
+struct Stored;
+
+template <>
+struct Stored<KVType::f32> {
+    typedef float Element;
+    typedef uint32_t Word;
+    static constexpr bool has_scales = false;
+    static void store_row(const float* x, int64_t dim, float, Element* out) { memcpy(out, x, 4 * dim); }
+    static uint32_t expanded(Word word) { return word; }
+};
+
+template <>
+struct Stored<KVType::bf16> {
+    typedef uint16_t Element;
+    typedef uint32_t Word;
+    static constexpr bool has_scales = false;
+    static void store_row(const float* x, int64_t dim, float, Element* out) {
+        for (int64_t d = 0; d < dim; ++d) out[d] = float_to_bf16(x[d]);
+    }
+    static uint32_t expanded(Word word) { return word; }
+};
+
+// Whole numbers of up to 127, which bfloat16 holds exactly. A token's head has a scale of its own.
+template <>
+struct Stored<KVType::int8> {
+    typedef uint8_t Element;
+    typedef uint16_t Word;
+    static constexpr bool has_scales = true;
+    static void store_row(const float* x, int64_t dim, float scale, Element* out) {
+        const Vec inverse = splat(1.0f / scale), rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
+        for (int64_t d = 0; d < dim; d += lanes) {
+            const int64_t count = dim - d < lanes ? dim - d : lanes;
+            float part[lanes] = {};
+            memcpy(part, x + d, 4 * count);
+            const WordVec whole = (WordVec)fma(load(part), inverse, rounder);
+            for (int64_t i = 0; i < count; ++i) out[d + i] = static_cast<uint8_t>(whole[i]);
+        }
+    }
+    static uint32_t expanded(Word word) {
+        const float lower = static_cast<int8_t>(word & 255), upper = static_cast<int8_t>(word >> 8);
+        uint32_t lower_bits, upper_bits;
+        memcpy(&lower_bits, &lower, sizeof lower_bits);
+        memcpy(&upper_bits, &upper, sizeof upper_bits);
+        return lower_bits >> 16 | upper_bits;
+    }
+};
+
+template <KVType type>
+constexpr int64_t elements_per_word = sizeof(typename Stored<type>::Word) / sizeof(typename Stored<type>::Element);
+
+// A head's part of a block: scales of its tokens, where there are such, and then its words.
+template <KVType type>
+struct HeadBlock {
+    typedef typename Stored<type>::Element Element;
+    typedef typename Stored<type>::Word Word;
+    static constexpr int64_t pair = elements_per_word<type>;
+
+    uint8_t* memory;
+    int64_t block_size;
+    int64_t dim;
+
+    float* scales() const { return reinterpret_cast<float*>(memory); }
+    uint8_t* words() const { return memory + (Stored<type>::has_scales ? 4 * block_size : 0); }
+    Word* key_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token; }  // block_size from one to the next
+    Word* value_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token / pair * dim; }
+
+    void write_key(int64_t token, const Element* row) const {
+        Word* const column = key_words(token);
+        for (int64_t i = 0; i < dim / pair; ++i) memcpy(column + i * block_size, row + i * pair, sizeof(Word));
+    }
+    void write_value(int64_t token, const Element* row) const {
+        Element* const out = reinterpret_cast<Element*>(value_words(token)) + token % pair;
+        for (int64_t d = 0; d < dim; ++d) out[d * pair] = row[d];
+    }
+    // Of `token`, which is even, and of the one after it.
+    void write_values(int64_t token, const Element* first, const Element* second) const {
+        Element* const out = reinterpret_cast<Element*>(value_words(token));
+        for (int64_t d = 0; d < dim; ++d) {
+            out[2 * d] = first[d];
+            out[2 * d + 1] = second[d];
+        }
+    }
+};
+
+// The elements of a token's head, and their scale.
+template <KVType type>
+struct StoredRow {
+    static constexpr float nothing = 1e-30f;  // a scale of less would have no inverse
+
+    typename Stored<type>::Element elements[max_kv_dim];
+    float scale;
+
+    StoredRow(const float* x, int64_t dim) : scale(1.0f) {
+        if constexpr (Stored<type>::has_scales) {
+            float largest = 0.0f;
+            for (int64_t d = 0; d < dim; ++d) {
+                const float size = x[d] < 0 ? -x[d] : x[d];
+                largest = size > largest || size != size ? size : largest;  // what is not a number stays
+            }
+            if (!(largest < nothing)) scale = largest / 127.0f;
+        }
+        Stored<type>::store_row(x, dim, scale, elements);
+    }
+};
+
+template <KVType type>
+static HeadBlock<type> block_of_slot(const KVWrite& w, int64_t slot) {
+    return {w.head + slot / w.block_size * w.block_bytes, w.block_size, w.dim};
 }
 
-static inline int64_t elements_per_word(KVType type) { return type == KVType::bf16 ? 2 : 1; }
+template <KVType type>
+static void write_keys_of(const KVWrite& w) {
+    for (int64_t i = 0; i < w.num_tokens; ++i) {
+        const StoredRow<type> row(w.x + i * w.x_stride, w.dim);
+        const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
+        const int64_t token = w.slots[i] % w.block_size;
+        if constexpr (Stored<type>::has_scales) block.scales()[token] = row.scale;
+        block.write_key(token, row.elements);
+    }
+}
 
-// Word `index` of a head's keys of one token, or a pair of values: elements 2 * index and 2 * index + 1, or element `index`.
-static inline uint32_t word_of(KVType type, const float* x, int64_t index) {
-    if (type == KVType::f32) return bits_of(x[index]);
-    return float_to_bf16(x[2 * index]) | static_cast<uint32_t>(float_to_bf16(x[2 * index + 1])) << 16;
+template <KVType type>
+static void write_values_of(const KVWrite& w) {
+    for (int64_t i = 0; i < w.num_tokens; ++i) {
+        const StoredRow<type> row(w.x + i * w.x_stride, w.dim);
+        const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
+        const int64_t token = w.slots[i] % w.block_size;
+        if constexpr (Stored<type>::has_scales) block.scales()[token] = row.scale;
+        if constexpr (HeadBlock<type>::pair == 2) {
+            if (token % 2 == 0 && i + 1 < w.num_tokens && w.slots[i + 1] == w.slots[i] + 1) {
+                ++i;
+                const StoredRow<type> next(w.x + i * w.x_stride, w.dim);
+                if constexpr (Stored<type>::has_scales) block.scales()[token + 1] = next.scale;
+                block.write_values(token, row.elements, next.elements);
+                continue;
+            }
+        }
+        block.write_value(token, row.elements);
+    }
+}
+
+// Calls use.operator()<type>().
+template <typename Use>
+static auto with_kv_type(KVType type, const Use& use) {
+    switch (type) {
+        case KVType::f32: return use.template operator()<KVType::f32>();
+        case KVType::bf16: return use.template operator()<KVType::bf16>();
+        default: return use.template operator()<KVType::int8>();
+    }
 }
 
 static void write_keys(const KVWrite& w) {
-    const int64_t num_words = w.dim / elements_per_word(w.type);
-    for (int64_t i = 0; i < w.num_tokens; ++i) {
-        const float* const x = w.x + i * w.x_stride;
-        uint8_t* const block = w.head + w.slots[i] / w.block_size * w.block_bytes;
-        uint32_t* const column = reinterpret_cast<uint32_t*>(block) + w.slots[i] % w.block_size;
-        for (int64_t j = 0; j < num_words; ++j) column[j * w.block_size] = word_of(w.type, x, j);
-    }
+    with_kv_type(w.type, [&]<KVType type>() { write_keys_of<type>(w); });
 }
 
 static void write_values(const KVWrite& w) {
-    for (int64_t i = 0; i < w.num_tokens; ++i) {
-        const float* const x = w.x + i * w.x_stride;
-        uint8_t* const block = w.head + w.slots[i] / w.block_size * w.block_bytes;
-        const int64_t token = w.slots[i] % w.block_size;
-        if (w.type == KVType::f32) {
-            memcpy(block + 4 * token * w.dim, x, 4 * w.dim);
-        } else {
-            uint16_t* const row = reinterpret_cast<uint16_t*>(block + 4 * (token / 2) * w.dim) + token % 2;
-            for (int64_t d = 0; d < w.dim; ++d) row[2 * d] = float_to_bf16(x[d]);
-        }
-    }
+    with_kv_type(w.type, [&]<KVType type>() { write_values_of<type>(w); });
 }
-
-// A row's keys and values of one head.
-struct HeadBlocks {
-    const Attention& a;
-    const int32_t* table;
-    int64_t key_head;
-
-    const uint8_t* keys(int64_t position) const { return block(a.keys, position); }
-    const uint8_t* values(int64_t position) const { return block(a.values, position); }
-
-private:
-    const uint8_t* block(const PagedCache& cache, int64_t position) const {
-        return cache.data + table[position / a.block_size] * cache.block_bytes + key_head * cache.head_bytes;
-    }
-};
 
 // Keys and values of `attention_tile` positions, as pointers to groups of 16: into the cache, or to copies.
 struct KeyTile {
@@ -68,85 +176,106 @@ struct KeyTile {
     const uint8_t* values[num_groups];
     int64_t key_row_bytes;
     int64_t value_row_bytes;
+    alignas(64) float key_scales[attention_tile];  // where the cache has them
+    alignas(64) float value_scales[attention_tile];
 };
 
 // A copy has the elements of a head padded to whole slices, and zeros for positions outside begin … end - 1.
 static constexpr int64_t copied_tile_floats(int64_t padded_dim) { return 2 * attention_tile * padded_dim; }
 
+template <KVType type>
 class TileReader {
+    typedef HeadBlock<type> Block;
+    typedef typename Block::Word Word;
+
 public:
     // `copies` has room for copied_tile_floats. With `needs_whole_slices` every slice of 32 must lie together.
-    TileReader(const HeadBlocks& blocks, int64_t begin, int64_t end, int64_t padded_dim, bool needs_whole_slices,
-               float* copies)
-        : blocks_(blocks),
+    TileReader(const Attention& a, const AttentionPart& part, int64_t begin, int64_t end, int64_t padded_dim,
+               bool needs_whole_slices, float* copies)
+        : a_(a),
+          part_(part),
           begin_(begin),
           end_(end),
           padded_dim_(padded_dim),
-          key_copies_(reinterpret_cast<uint8_t*>(copies)),
-          value_copies_(key_copies_ + attention_tile * padded_dim * element_bytes()),
-          reads_keys_(a().block_size % group_columns == 0 && a().dim % (needs_whole_slices ? slice_elements : 4) == 0),
-          reads_values_(a().block_size % group_columns == 0 && a().dim % group_columns == 0 && !needs_whole_slices) {}
+          has_whole_groups_(a.block_size % group_columns == 0),
+          reads_keys_(has_whole_groups_ && sizeof(Word) == 4 && a.dim % (needs_whole_slices ? slice_elements : 4) == 0),
+          reads_values_(has_whole_groups_ && sizeof(Word) == 4 && a.dim % group_columns == 0 && !needs_whole_slices),
+          key_copies_(reinterpret_cast<uint32_t*>(copies)),
+          value_copies_(key_copies_ + attention_tile * padded_dim / Block::pair) {}
 
     // The tile of positions base …, of which those in begin … end - 1 may be read.
-    KeyTile tile(int64_t base) {
-        KeyTile tile = {};
-        tile.key_row_bytes = reads_keys_ ? 4 * a().block_size : 4 * group_columns;
-        tile.value_row_bytes = reads_values_ ? 4 * a().dim : 4 * padded_dim_;
+    void read(int64_t base, KeyTile& tile) {
+        tile.key_row_bytes = reads_keys_ ? 4 * a_.block_size : 4 * group_columns;
+        tile.value_row_bytes = 4 * (reads_values_ ? a_.dim : padded_dim_);
         for (int64_t g = 0; g < KeyTile::num_groups; ++g) {
             const int64_t first = base + g * group_columns, last = first + group_columns;
             const bool seen = first < end_ && last > begin_, wholly = first >= begin_ && last <= end_;
-            if (seen) tile.keys[g] = reads_keys_ ? blocks_.keys(first) + 4 * (first % a().block_size) : copy_keys(first, g);
-            if (reads_values_ && wholly) {
-                tile.values[g] = blocks_.values(first) + value_words(first % a().block_size) * 4;
-            } else {
-                tile.values[g] = copy_values(first, g, tile.value_row_bytes);
+            if (seen) tile.keys[g] = reads_keys_ ? reinterpret_cast<const uint8_t*>(key_words(first)) : copy_keys(first, g);
+            tile.values[g] = reads_values_ && wholly ? reinterpret_cast<const uint8_t*>(value_words(first))
+                                                     : copy_values(first, g, wholly, tile.value_row_bytes / 4);
+        }
+        if constexpr (Stored<type>::has_scales) {
+            for (int64_t i = 0; i < attention_tile; ++i) {
+                tile.key_scales[i] = is_seen(base + i) ? block(a_.keys, base + i).scales()[token(base + i)] : 1.0f;
+                tile.value_scales[i] = is_seen(base + i) ? block(a_.values, base + i).scales()[token(base + i)] : 0.0f;
             }
         }
-        return tile;
     }
 
 private:
-    const Attention& a() const { return blocks_.a; }
-    int64_t element_bytes() const { return a().type == KVType::bf16 ? 2 : 4; }
-    int64_t value_words(int64_t token) const { return token / elements_per_word(a().type) * a().dim; }
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
+    int64_t token(int64_t position) const { return position % a_.block_size; }
+    Block block(const PagedCache& cache, int64_t position) const {
+        const int64_t index = part_.table[position / a_.block_size];
+        return {cache.data + index * cache.block_bytes + part_.key_head * cache.head_bytes, a_.block_size, a_.dim};
+    }
+    const Word* key_words(int64_t position) const { return block(a_.keys, position).key_words(token(position)); }
+    const Word* value_words(int64_t position) const { return block(a_.values, position).value_words(token(position)); }
 
     const uint8_t* copy_keys(int64_t first, int64_t group) {
-        const int64_t num_rows = padded_dim_ / elements_per_word(a().type), rows = a().dim / elements_per_word(a().type);
-        uint32_t* const copy = reinterpret_cast<uint32_t*>(key_copies_) + group * group_columns * num_rows;
-        memset(copy, 0, 4 * group_columns * num_rows);
-        for (int64_t i = 0; i < group_columns; ++i) {
-            if (!is_seen(first + i)) continue;
-            const uint32_t* const column =
-                reinterpret_cast<const uint32_t*>(blocks_.keys(first + i)) + (first + i) % a().block_size;
-            for (int64_t row = 0; row < rows; ++row) copy[row * group_columns + i] = column[row * a().block_size];
+        const int64_t num_rows = padded_dim_ / Block::pair, rows = a_.dim / Block::pair;
+        uint32_t* const copy = key_copies_ + group * group_columns * num_rows;
+        if (has_whole_groups_) {
+            const Word* const words = key_words(first);
+            for (int64_t row = 0; row < rows; ++row)
+                for (int64_t i = 0; i < group_columns; ++i)
+                    copy[row * group_columns + i] = Stored<type>::expanded(words[row * a_.block_size + i]);
+        } else {
+            for (int64_t i = 0; i < group_columns; ++i) {
+                const Word* const words = is_seen(first + i) ? key_words(first + i) : nullptr;
+                for (int64_t row = 0; row < rows; ++row)
+                    copy[row * group_columns + i] = words ? Stored<type>::expanded(words[row * a_.block_size]) : 0;
+            }
+        }
+        memset(copy + rows * group_columns, 0, 4 * (num_rows - rows) * group_columns);
+        return reinterpret_cast<const uint8_t*>(copy);
+    }
+
+    const uint8_t* copy_values(int64_t first, int64_t group, bool wholly, int64_t row_words) {
+        const int64_t num_rows = group_columns / Block::pair;
+        uint32_t* const copy = value_copies_ + group * num_rows * row_words;
+        for (int64_t row = 0; row < num_rows; ++row) {
+            uint32_t* const to = copy + row * row_words;
+            const int64_t position = first + row * Block::pair;
+            const bool lower = wholly || is_seen(position), upper = wholly || is_seen(position + Block::pair - 1);
+            if (!lower && !upper) {
+                memset(to, 0, 4 * row_words);
+                continue;
+            }
+            const Word* const from = value_words(lower ? position : position + 1);
+            const uint32_t mask = (lower ? 0x0000ffff : 0) | (upper ? 0xffff0000 : 0);
+            for (int64_t d = 0; d < a_.dim; ++d) to[d] = Stored<type>::expanded(from[d]) & mask;
+            for (int64_t d = a_.dim; d < row_words; ++d) to[d] = 0;
         }
         return reinterpret_cast<const uint8_t*>(copy);
     }
 
-    const uint8_t* copy_values(int64_t first, int64_t group, int64_t row_bytes) {
-        const int64_t per_word = elements_per_word(a().type), num_rows = group_columns / per_word;
-        uint8_t* const copy = value_copies_ + group * num_rows * row_bytes;
-        for (int64_t row = 0; row < num_rows; ++row) {
-            uint32_t* const to = reinterpret_cast<uint32_t*>(copy + row * row_bytes);
-            const int64_t position = first + row * per_word;
-            const bool lower = is_seen(position), upper = per_word == 2 ? is_seen(position + 1) : lower;
-            memset(to, 0, row_bytes);
-            if (!lower && !upper) continue;
-            const int64_t token = position % a().block_size;
-            const uint32_t* const from = reinterpret_cast<const uint32_t*>(
-                blocks_.values(lower ? position : position + 1)) + value_words(token);
-            const uint32_t mask = (lower ? 0x0000ffff : 0) | (upper ? 0xffff0000 : 0);
-            for (int64_t d = 0; d < a().dim; ++d) to[d] = from[d] & mask;
-        }
-        return copy;
-    }
-
-    const HeadBlocks blocks_;
+    const Attention& a_;
+    const AttentionPart& part_;
     const int64_t begin_, end_, padded_dim_;
-    uint8_t* const key_copies_;
-    uint8_t* const value_copies_;
-    const bool reads_keys_, reads_values_;
+    const bool has_whole_groups_, reads_keys_, reads_values_;
+    uint32_t* const key_copies_;
+    uint32_t* const value_copies_;
 };
 
 }  // namespace trivium::TRIVIUM_ISA

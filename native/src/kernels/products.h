@@ -22,7 +22,7 @@ constexpr int group_vectors = group_columns / lanes;
 constexpr int panel_vectors = panel_columns / lanes;
 
 // Rows of words in the cache that hold a pair of inner elements.
-static constexpr int64_t rows_per_pair(KVType type) { return type == KVType::bf16 ? 1 : 2; }
+static constexpr int64_t rows_per_pair(KVType type) { return type == KVType::f32 ? 2 : 1; }
 
 // Where the columns of a panel lie. `at(slice, group, half)` is the first word of 16 columns for the first or the last 8
 // pairs of inner elements of a slice; from a row of words to the next it is `row_bytes`.

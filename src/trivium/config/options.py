@@ -26,8 +26,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_model_len: Annotated[AtLeastOne | None, Meta(description="longest prompt + answer, tokens")] = None
     block_size: Annotated[int, Meta(description="tokens in one KV block", ge=1, le=1024)] = 16
     kv_cache_dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"],
-        Meta(description="of cached keys and values; auto: what the kernels read fastest"),
+        Literal["auto", "float32", "bfloat16", "int8"],
+        Meta(description="of cached keys and values; auto: what the kernels read fastest; int8: least memory"),
     ] = "auto"
     kv_cache_bytes: Annotated[AtLeastOne | None, Meta(description="memory for the KV cache, bytes")] = None
     gpu_memory_utilization: Annotated[

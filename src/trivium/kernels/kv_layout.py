@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from trivium.types.kv import BYTES_PER_ELEMENT
+from trivium.types.kv import BYTES_PER_ELEMENT, INT8_SCALE_BYTES
 
 
 class KVLayout(Protocol):
@@ -41,17 +42,22 @@ class LaneLayout:
     """What the lanes of a vector take at once lies together, in words of 4 bytes: one float32, or a pair of bfloat16.
 
     Keys are [num_blocks, num_heads, head_dim / pair, block_size, pair], with a word's elements of neighbouring dimensions;
-    values are [num_blocks, num_heads, block_size / pair, head_dim, pair], of neighbouring tokens.
+    values are [num_blocks, num_heads, block_size / pair, head_dim, pair], of neighbouring tokens. In int8 both are
+    [num_blocks, num_heads, block_size, head_dim + 4], whose bytes are the tokens' scales and then pairs as in bfloat16.
     """
 
     def dtypes(self, activations: str, block_size: int, head_dim: int) -> tuple[str, ...]:
         pairs = block_size % 2 == 0 and head_dim % 2 == 0
-        return ("bfloat16", "float32") if pairs else ("float32",)
+        return ("bfloat16", "float32", "int8") if pairs else ("float32",)
 
     def keys(self, blocks: Tensor, num_heads: int, block_size: int, head_dim: int) -> Tensor:
+        if blocks.dtype == torch.int8:
+            return blocks.view(-1, num_heads, block_size, head_dim + INT8_SCALE_BYTES)
         pair = 4 // blocks.element_size()
         return blocks.view(-1, num_heads, head_dim // pair, block_size, pair)
 
     def values(self, blocks: Tensor, num_heads: int, block_size: int, head_dim: int) -> Tensor:
+        if blocks.dtype == torch.int8:
+            return self.keys(blocks, num_heads, block_size, head_dim)
         pair = 4 // blocks.element_size()
         return blocks.view(-1, num_heads, block_size // pair, head_dim, pair)

@@ -32,9 +32,9 @@ class KVCache:
         self.num_blocks = num_blocks
         # Zeros, since what a masked key holds is multiplied by 0, and 0 * nan is nan.
         # [layer of a group, keys or values, block, elements of a block]
-        per_block = spec.num_kv_heads * spec.block_size * spec.head_dim
-        shape = (spec.layers_per_group, 2, num_blocks, per_block)
-        self._pool = _zeros(shape, getattr(torch, spec.dtype), torch.device(device))
+        dtype = getattr(torch, spec.dtype)
+        per_block = spec.num_kv_heads * spec.block_size * spec.bytes_per_head // dtype.itemsize
+        self._pool = _zeros((spec.layers_per_group, 2, num_blocks, per_block), dtype, torch.device(device))
         sizes = (spec.num_kv_heads, spec.block_size, spec.head_dim)
         self._layers = {
             layer: LayerKV(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
+INT8_SCALE_BYTES = 4  # each token's head of an int8 cache has a scale
 
 
 class KVGroup(Struct, frozen=True):
@@ -24,17 +25,23 @@ class KVSpec(Struct, frozen=True):
     groups: tuple[KVGroup, ...]
     num_kv_heads: int
     head_dim: int
-    dtype: str  # a torch dtype's name, one of BYTES_PER_ELEMENT
+    dtype: str  # one of BYTES_PER_ELEMENT, or int8
 
     @property
     def layers_per_group(self) -> int:
         return max(len(group.layers) for group in self.groups)
 
     @property
+    def bytes_per_head(self) -> int:
+        """Of one head's key, or value, of one token."""
+        if self.dtype == "int8":
+            return self.head_dim + INT8_SCALE_BYTES
+        return self.head_dim * BYTES_PER_ELEMENT[self.dtype]
+
+    @property
     def bytes_per_block(self) -> int:
         """Of keys and values of all layers of one group; slots that pad a short group count, they are allocated."""
-        per_token = 2 * self.num_kv_heads * self.head_dim * BYTES_PER_ELEMENT[self.dtype]
-        return per_token * self.block_size * self.layers_per_group
+        return 2 * self.num_kv_heads * self.bytes_per_head * self.block_size * self.layers_per_group
 
 
 def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:

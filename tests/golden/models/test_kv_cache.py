@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from trivium.kernels.kv_layout import PlainLayout
+from trivium.kernels.kv_layout import KVLayout, LaneLayout, PlainLayout
 from trivium.models.kv_cache import KVCache
 from trivium.types.kv import KVGroup, KVSpec
 
+PLAIN, LANES = PlainLayout(), LaneLayout()
 
-def cache() -> KVCache:
+
+def cache(dtype: str = "float32", layout: KVLayout = PLAIN) -> KVCache:
     groups = (KVGroup((0, 2)), KVGroup((1, 3), window=8), KVGroup((4,), window=8))
-    spec = KVSpec(block_size=4, groups=groups, num_kv_heads=2, head_dim=6, dtype="float32")
-    return KVCache(spec, num_blocks=5, layout=PlainLayout(), device="cpu")
+    spec = KVSpec(block_size=4, groups=groups, num_kv_heads=2, head_dim=6, dtype=dtype)
+    return KVCache(spec, num_blocks=5, layout=layout, device="cpu")
 
 
-def test_the_pool_is_as_large_as_the_spec_says() -> None:
-    kv = cache()
+@pytest.mark.parametrize(
+    ("dtype", "layout", "head_bytes"),
+    [
+        ("float32", PLAIN, 24),
+        ("float16", PLAIN, 12),
+        ("float32", LANES, 24),
+        ("bfloat16", LANES, 12),
+        ("int8", LANES, 6 + 4),
+    ],
+)
+def test_the_pool_is_as_large_as_the_spec_says(dtype: str, layout: KVLayout, head_bytes: int) -> None:
+    kv = cache(dtype, layout)
+    assert kv.spec.bytes_per_block == 2 * 2 * 4 * 2 * head_bytes  # layers, keys and values, tokens, heads
     storages = {kv.layer(i).keys.untyped_storage().data_ptr(): kv.layer(i).keys.untyped_storage() for i in range(5)}
     assert sum(storage.nbytes() for storage in storages.values()) == 5 * kv.spec.bytes_per_block
 

@@ -122,8 +122,9 @@ def perplexity(decoder: Decoder, num_tokens: int, kv_dtype: str) -> float:
 
 
 @pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
-def test_keys_and_values_in_bfloat16_cost_next_to_nothing(num_tokens: int) -> None:
+def test_keys_and_values_in_fewer_bits_cost_next_to_nothing(num_tokens: int) -> None:
     decoder = loaded(model_path(), kernels="native")
-    exact, rounded = (perplexity(decoder, num_tokens, dtype) for dtype in ("float32", "bfloat16"))
-    print(exact, rounded)
-    assert abs(rounded - exact) / exact < 2e-3
+    exact, in_16_bits, in_8_bits = (perplexity(decoder, num_tokens, dtype) for dtype in ("float32", "bfloat16", "int8"))
+    print(exact, in_16_bits, in_8_bits)
+    assert abs(in_16_bits - exact) / exact < 2e-3
+    assert abs(in_8_bits - exact) / exact < 1e-2
