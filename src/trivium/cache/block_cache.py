@@ -10,10 +10,16 @@ from trivium.types.kv import KVSpec, blocks_needed
 
 
 class BlockCache:
-    def __init__(self, spec: KVSpec, num_blocks: int, prefix_caching: bool = True) -> None:
+    """Of `easy_blocks` (None: all) cached ones are kept as long as there are free ones. Beyond, where memory that was
+    never written would be used, they are evicted first: the cache grows with what runs, not with what has run."""
+
+    def __init__(
+        self, spec: KVSpec, num_blocks: int, prefix_caching: bool = True, easy_blocks: int | None = None
+    ) -> None:
         self.spec = spec
         self.prefix_caching = prefix_caching
         self.pool = BlockPool(num_blocks)
+        self._easy_blocks = num_blocks if easy_blocks is None else easy_blocks
         self.tree = PrefixTree(spec)
         self.windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
         # Sliding groups give back first: without their blocks a shorter prefix may still be of use.
@@ -23,6 +29,7 @@ class BlockCache:
 
     def take(self) -> int:
         """A block of the caller's own. There must be one: see `pool.num_available`."""
-        if not self.pool.num_free:
-            self.tree.drop(self.pool.evict())
-        return self.pool.take()
+        pool = self.pool
+        if (pool.num_cached and pool.would_touch and pool.num_touched >= self._easy_blocks) or not pool.num_free:
+            self.tree.drop(pool.evict())
+        return pool.take()

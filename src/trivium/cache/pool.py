@@ -19,6 +19,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_held = 0
+        self.num_touched = 0  # ever taken; the others' memory was never written
         self.num_evicted = 0  # ever
         self._references = [0] * num_blocks
         self._kept = bytearray(num_blocks)  # 1: the prefix tree refers to it
@@ -38,9 +39,15 @@ class BlockPool:
         """Blocks that can be taken now: free ones, and cached ones by evicting them."""
         return len(self._free) + len(self._cached)
 
+    @property
+    def would_touch(self) -> bool:
+        """Whether the next block taken is one that never was: those given back are taken before."""
+        return not self._free or self._free[-1] >= self.num_touched
+
     def take(self) -> int:
         """A free block, held once by the caller."""
         block = self._free.pop()
+        self.num_touched = max(self.num_touched, block + 1)
         self._references[block] = 1
         self.num_held += 1
         return block

@@ -19,6 +19,10 @@ from trivium.types.kv import BYTES_PER_ELEMENT, KVSpec, blocks_needed, group_lay
 DEFAULT_KV_SHARE = 0.25
 DEFAULT_KV_BYTES_AT_MOST = 4 << 30
 
+# What is kept for reuse is not to be the larger part of a small model's memory: beyond the size of the weights, and this
+# at least, the cache grows only by what running sequences need.
+LEAST_EASY_KV_BYTES = 128 << 20
+
 # Enough to fill the arithmetic units with prompts; more only makes the steps, and the waiting for them, longer.
 DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_BATCHED_TOKENS_DEDICATED = 8192  # where the memory is the engine's own, and so the device is
@@ -38,6 +42,7 @@ class EngineConfig(Struct, frozen=True):
     max_background_tokens: int
     kv: KVSpec
     num_blocks: int
+    easy_blocks: int | None  # beyond so many, cached blocks are evicted before unused memory is taken; None: all
     num_threads: int
     steps_ahead: int  # launched before the step before them is taken in: 0 or 1
     adjustments: tuple[Adjustment, ...]
@@ -65,6 +70,7 @@ def resolve(
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts)
     num_blocks = _num_blocks(options, facts, capabilities, kv, max_model_len, batched_tokens, chunk, adjustments)
+    easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, adjustments)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, adjustments)
     return EngineConfig(
         options=options,
@@ -76,6 +82,7 @@ def resolve(
         max_background_tokens=_background_tokens(options, capabilities),
         kv=kv,
         num_blocks=num_blocks,
+        easy_blocks=easy_blocks,
         num_threads=options.num_threads or capabilities.num_threads,
         steps_ahead=int(capabilities.runs_by_itself if options.overlap is None else options.overlap),
         adjustments=tuple(adjustments),
@@ -170,6 +177,30 @@ def _num_blocks(
     reason = f"{num_blocks} blocks of {kv.block_size} tokens: {why}"
     adjustments.append(Adjustment("kv_cache_bytes", str(num_blocks * kv.bytes_per_block), reason))
     return num_blocks
+
+
+def _easy_blocks(
+    options: EngineOptions,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv: KVSpec,
+    num_blocks: int,
+    adjustments: list[Adjustment],
+) -> int | None:
+    """Memory that the user gave, or that is the engine's own, is there to be filled."""
+    if options.kv_cache_bytes is not None or capabilities.memory_is_dedicated or not options.enable_prefix_caching:
+        return None
+    easy_bytes = max(facts.weight_bytes, LEAST_EASY_KV_BYTES)
+    easy_blocks = easy_bytes // kv.bytes_per_block
+    if easy_blocks >= num_blocks:
+        return None
+    reason = (
+        f"{easy_bytes >> 20} MiB (the larger of the weights' {facts.weight_bytes >> 20} MiB and "
+        f"{LEAST_EASY_KV_BYTES >> 20}); beyond, the cache grows only by what running sequences need; all of "
+        "kv_cache_bytes where that is set"
+    )
+    adjustments.append(Adjustment("prefix cache", f"{easy_blocks * kv.block_size} tokens", reason))
+    return easy_blocks
 
 
 def _dedicated_share(

@@ -17,6 +17,7 @@ from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
+from trivium.formats.gguf import GGUFFile
 from trivium.formats.home import default_root
 from trivium.formats.packed_file import FOLDER
 from trivium.formats.source import ModelSource, open_source
@@ -47,12 +48,13 @@ class EngineCore:
         platform = select_platform(options.device)
         source = open_source(Path(options.model))
         spec = read_spec(source)
+        facts = _model_facts(source, spec, options)
         capabilities = platform.capabilities()
         dtype = activation_dtype(options, capabilities)
         num_threads = options.num_threads or capabilities.num_threads
         ops = select_ops(options.kernels, capabilities.device, num_threads, dtype)
         kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
-        self.config = resolve(options, model_facts(spec), capabilities, kv_dtypes)
+        self.config = resolve(options, facts, capabilities, kv_dtypes)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
         self._spec = spec
         packed = _packed_weights(options, source, ops)
@@ -60,7 +62,7 @@ class EngineCore:
         if capabilities.memory_is_dedicated:
             # The cache takes what the weights have left.
             platform.give_back_unused()
-            self.config = resolve(options, model_facts(spec), platform.capabilities(), kv_dtypes)
+            self.config = resolve(options, facts, platform.capabilities(), kv_dtypes)
         self.grammars = GrammarService(
             options.model,
             spec.vocab_size,
@@ -80,6 +82,7 @@ class EngineCore:
             max_model_len=self.config.max_model_len,
             max_waiting=options.max_waiting,
             prefix_caching=options.enable_prefix_caching,
+            easy_blocks=self.config.easy_blocks,
         )
         if ops.compiles_at_first_use:
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
@@ -173,7 +176,7 @@ class EngineCore:
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
 
 
-def model_facts(spec: ModelSpec) -> ModelFacts:
+def _model_facts(source: ModelSource, spec: ModelSpec, options: EngineOptions) -> ModelFacts:
     return ModelFacts(
         windows=spec.windows,
         num_kv_heads=spec.num_kv_heads,
@@ -182,7 +185,13 @@ def model_facts(spec: ModelSpec) -> ModelFacts:
         checkpoint_dtype=spec.dtype,
         activations_per_token=spec.activations_per_token,
         vocab_size=spec.vocab_size,
+        weight_bytes=0 if options.load_format == "dummy" else _weight_bytes(source),
     )
+
+
+def _weight_bytes(source: ModelSource) -> int:
+    tensors = source.tensors if isinstance(source, GGUFFile) else source.weights.tensors
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _packed_weights(options: EngineOptions, source: ModelSource, ops: Ops) -> PackedWeights:

@@ -34,7 +34,7 @@ class KVCache:
         # [layer of a group, keys or values, block, elements of a block]
         dtype = getattr(torch, spec.dtype)
         per_block = spec.num_kv_heads * spec.block_size * spec.bytes_per_head // dtype.itemsize
-        self._pool = _zeros((spec.layers_per_group, 2, num_blocks, per_block), dtype, torch.device(device))
+        self._pool = _zeros(spec.layers_per_group, num_blocks, per_block, dtype, torch.device(device))
         sizes = (spec.num_kv_heads, spec.block_size, spec.head_dim)
         self._layers = {
             layer: LayerKV(
@@ -54,8 +54,14 @@ class KVCache:
             self._pool[:, :, destinations] = self._pool[:, :, sources]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU from calloc, which gives pages that cost nothing until they are written; torch would write them all."""
+def _zeros(num_layers: int, num_blocks: int, per_block: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[num_layers, 2, num_blocks, per_block]
+
+    On the CPU from calloc, which gives pages that cost nothing until they are written; torch would write them all. And
+    block by block, with all its layers: what a short sequence writes then lies in few pages, which may be of 2 MiB.
+    """
     if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+        return torch.zeros((num_layers, 2, num_blocks, per_block), dtype=dtype, device=device)
+    shape = (num_blocks, num_layers, 2, per_block)
+    memory = torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8))
+    return memory.view(dtype).view(shape).permute(1, 2, 0, 3)

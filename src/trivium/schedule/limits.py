@@ -15,6 +15,7 @@ class SchedulerLimits(Struct, frozen=True):
     max_waiting: int | None = None  # sequences that may wait for a row before requests are refused; None: no bound
     max_background_tokens: int = 1  # positions of background sequences in a step, while there are others; 0: none
     prefix_caching: bool = True
+    easy_blocks: int | None = None  # beyond so many, cached blocks are evicted before unused memory is taken; None: all
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_batch_tokens", "max_model_len", "max_chunk_tokens"):

@@ -53,7 +53,7 @@ class Scheduler:
         """`needs_host` says why a request's next position cannot be planned before its last token is known."""
         self.limits = limits
         self._needs_host = needs_host
-        self._cache = BlockCache(spec, num_blocks, limits.prefix_caching)
+        self._cache = BlockCache(spec, num_blocks, limits.prefix_caching, limits.easy_blocks)
         self._longest = _longest_sequence(limits.max_model_len, spec, num_blocks)
         self._families: dict[str, Family] = {}
         self._running: list[Sequence] = []  # in order of rank

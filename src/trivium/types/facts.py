@@ -13,6 +13,7 @@ class ModelFacts(Struct, frozen=True):
     checkpoint_dtype: str  # of the weights that are not quantized
     activations_per_token: int = 0  # elements that a step holds at once at most
     vocab_size: int = 0
+    weight_bytes: int = 0  # as they are stored; 0: unknown
 
 
 class Capabilities(Struct, frozen=True):

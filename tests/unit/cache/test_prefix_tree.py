@@ -197,3 +197,20 @@ def test_a_match_is_the_longest_prefix_whose_visible_positions_are_all_cached(wi
     walkable = max((len(prefix) for _, prefix in held if tuple(asked[: len(prefix)]) == prefix), default=0)
     longest = max(k for k in range(0, len(asked), size) if k == 0 or (is_valid(k) and k <= walkable))
     assert num_cached(cache, asked) == longest
+
+
+def test_beyond_the_easy_blocks_memory_never_written_is_taken_only_for_what_runs():
+    cache = BlockCache(spec_of(), 64, easy_blocks=6)
+    for first in range(0, 800, 100):
+        computed(cache, list(range(first, first + 16))).release()
+    assert (cache.pool.num_touched, cache.pool.num_cached, cache.pool.num_evicted) == (6, 6, 26)
+    running = [computed(cache, list(range(first, first + 16))) for first in range(1000, 1500, 100)]
+    assert (cache.pool.num_touched, cache.pool.num_cached) == (20, 0)
+    audit(cache, running)
+
+
+def test_up_to_the_easy_blocks_nothing_is_evicted_while_blocks_are_free():
+    cache = BlockCache(spec_of(), 64, easy_blocks=40)
+    for first in range(0, 1000, 100):
+        computed(cache, list(range(first, first + 16))).release()
+    assert (cache.pool.num_touched, cache.pool.num_cached, cache.pool.num_evicted) == (40, 40, 0)

@@ -145,3 +145,18 @@ def test_a_cache_that_the_kernels_cannot_keep_is_refused_with_the_sizes() -> Non
         ConfigError, match=r"no bfloat16 keys and values in blocks of 5 tokens and heads of 64: there is f"
     ):
         resolve(options(kv_cache_dtype="bfloat16", block_size=5), FACTS, CPU, ("float32",))
+
+
+def test_a_small_models_prefix_cache_keeps_no_more_than_its_weights_take_and_says_so() -> None:
+    mib = 1 << 20
+    for weight_bytes, easy_bytes in [(10 * mib, 128 * mib), (500 * mib, 500 * mib)]:
+        config = resolve(options(), replace(FACTS, weight_bytes=weight_bytes), CPU, KV_DTYPES)
+        assert config.easy_blocks == easy_bytes // config.kv.bytes_per_block < config.num_blocks
+        said = {adjustment.option: adjustment for adjustment in config.adjustments}
+        assert f"{easy_bytes >> 20} MiB" in said["prefix cache"].reason
+
+
+def test_memory_that_the_user_gave_or_that_is_the_engines_own_is_filled() -> None:
+    assert resolve(options(kv_cache_bytes=GIB), FACTS, CPU, KV_DTYPES).easy_blocks is None
+    assert resolve(options(), FACTS, GPU, KV_DTYPES).easy_blocks is None
+    assert resolve(options(), replace(FACTS, weight_bytes=GIB * 9), CPU, KV_DTYPES).easy_blocks is None

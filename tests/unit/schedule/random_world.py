@@ -27,6 +27,7 @@ class RandomWorld(World):
             max_model_len=rng.choice([16, 40, 64]),
             max_background_tokens=rng.choice([0, 1, 5]),
             prefix_caching=rng.random() < 0.8,
+            easy_blocks=rng.choice([None, None, 0, 10]),
             steps_ahead=steps_ahead,
             needs_host=lambda request: "a test" if request.sampling.seed == NEEDS_HOST else None,
         )

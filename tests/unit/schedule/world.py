@@ -87,6 +87,7 @@ class World:
         max_waiting: int | None = None,
         max_background_tokens: int = 1,
         prefix_caching: bool = True,
+        easy_blocks: int | None = None,
         steps_ahead: int = 0,
         needs_host: Callable[[Request], str | None] = lambda request: None,
     ) -> None:
@@ -99,6 +100,7 @@ class World:
             max_waiting=max_waiting,
             max_background_tokens=max_background_tokens,
             prefix_caching=prefix_caching,
+            easy_blocks=easy_blocks,
         )
         self.num_blocks = num_blocks
         self.scheduler = Scheduler(self.limits, self.spec, num_blocks, needs_host)
