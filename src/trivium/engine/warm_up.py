@@ -25,6 +25,7 @@ def warm_up(scheduler: Scheduler, runner: Runner, vocab_size: int) -> None:
         ([SHORT], MIDDLE),
         ([SHORT] * min(MANY, limits.max_rows - 1), LONG),
         ([full + MIDDLE], None),
+        ([full // 2 + 3], None),  # libraries have other kernels for lengths that are no multiple of theirs
     ):
         _serve(scheduler, runner, prompts, later, vocab_size)
 

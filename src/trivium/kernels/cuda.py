@@ -96,7 +96,7 @@ class CudaKernels:
         if not isinstance(weight, Tensor):
             self.fallbacks["linear: quantized weight"] += 1
             return linear.reference(x, weight, bias)
-        tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
         return F.linear(x, weight, bias) if tiles is None else skinny_linear(x, weight, tiles, bias=bias)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
@@ -133,7 +133,7 @@ class CudaKernels:
         if layers.joined is None:
             normed = rms_norm(x, norm, eps)
             return tuple(self.linear(normed, *layer) for layer in zip(layers.weights, layers.biases, strict=True))
-        tiles = choose.skinny_tiles(len(x), layers.joined.shape[0], layers.joined.shape[1], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), layers.joined.shape[0], is_gated=False)
         if tiles is not None:
             y = skinny_linear(x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps)
         else:
@@ -143,7 +143,7 @@ class CudaKernels:
     def linear_add(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
         if not isinstance(weight, Tensor):
             return residual + self.linear(x, weight, bias)
-        tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
         if tiles is not None:
             return skinny_linear(x, weight, tiles, bias=bias, residual=residual)
         residual.addmm_(x, weight.T)
@@ -151,7 +151,7 @@ class CudaKernels:
 
     def norm_gated(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers, activation: Activation) -> Tensor:
         if layers.joined is not None:
-            tiles = choose.skinny_tiles(len(x), layers.joined.shape[0] // 2, layers.joined.shape[1], is_gated=True)
+            tiles = choose.skinny_tiles(len(x), layers.joined.shape[0] // 2, is_gated=True)
             if tiles is not None:
                 return skinny_linear(
                     x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps, activation=activation
@@ -187,8 +187,8 @@ class CudaKernels:
         if layers.gate_up is None or not isinstance(layers.down, Tensor) or not isinstance(layers.router, Tensor):
             return self._reference_experts(hidden, norm, eps, layers)
         num_tokens, num_experts = len(hidden), layers.router.shape[0]
-        tiles = choose.skinny_tiles(num_tokens, num_experts, hidden.shape[1], is_gated=False)
-        if num_tokens <= choose.STREAMED_EXPERT_TOKENS and tiles is not None:
+        if num_tokens <= choose.STREAMED_EXPERT_TOKENS:
+            tiles = choose.router_tiles(num_tokens, num_experts)
             logits = skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
             routed = route(logits, layers.top_k, layers.norm_topk_prob)
             return stream_experts(
@@ -205,7 +205,7 @@ class CudaKernels:
 
     def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
         if isinstance(weight, Tensor):
-            tiles = choose.skinny_tiles(len(x), weight.shape[0], weight.shape[1], is_gated=False)
+            tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
             if tiles is not None and len(x):
                 return skinny_linear(x, weight, tiles, dtype=torch.float32)
         return self.linear(x, weight, None).float()

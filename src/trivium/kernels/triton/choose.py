@@ -11,14 +11,17 @@ MAX_SPLITS = 32
 STREAMED_EXPERT_TOKENS = 8  # up to this many tokens each pair streams its expert's weights by itself
 
 
-def skinny_tiles(num_rows: int, num_out: int, num_in: int, is_gated: bool) -> SkinnyTiles | None:
-    """None: so many rows that the library's product is the better one."""
-    if num_rows == 1:
-        outputs = 4 if num_out * (2 if is_gated else 1) < 8192 else 8
-        return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
-    if num_rows <= 16:
-        return SkinnyTiles(outputs=16, inputs=256, warps=4, stages=4 if is_gated else 5)
-    return None
+def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | None:
+    """None: the library's product is the better one, which it is as soon as rows share the weights."""
+    if num_rows > 1:
+        return None
+    outputs = 4 if num_out * (2 if is_gated else 1) < 8192 else 8
+    return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
+
+
+def router_tiles(num_rows: int, num_experts: int) -> SkinnyTiles:
+    """Of up to STREAMED_EXPERT_TOKENS rows: so little work that a launch saved, that of the norm, counts for more."""
+    return skinny_tiles(num_rows, num_experts, is_gated=False) or SkinnyTiles(outputs=16, inputs=256, warps=4, stages=5)
 
 
 def decode_tiles(num_rows: int, num_kv_heads: int, head_dim: int, most_keys: int, num_processors: int) -> DecodeTiles:
