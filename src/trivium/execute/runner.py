@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from trivium.execute.batch import build_batch
@@ -50,6 +51,8 @@ class RunningStep:
     id: int
     copies: HostCopies
     prompt_logprobs: Sequence[RunningPromptLogprobs] = ()
+    pooled: Tensor | None = None  # float32 [P, H], of `pooled_rows`
+    pooled_rows: Sequence[int] = ()
     drawn: Drawn | None = None
     masked_rows: Sequence[int] = ()  # those that have a grammar
     late: tuple[int, ...] = ()  # rows that draw with a later step, for want of their mask
@@ -72,6 +75,7 @@ class Runner:
         self._rows = rows
         self._sampler = Sampler(model.ops, rows)
         self._prompt_scores: dict[int, int] = {}  # of rows that want prompt logprobs: how many of the likeliest
+        self._pooling: set[int] = set()  # rows that want their hidden state
         self._block_size = block_size
         self._device = device
         self._grammars = grammars
@@ -108,6 +112,10 @@ class Runner:
                 if item.row in running.masked_rows:
                     self._grammars.advance_row(item.row, item.tokens[0])
             self._grammars.ask_for_masks()  # of the next step: they are filled while that is planned and computed
+        if running.pooled is not None:
+            states = zip(running.pooled_rows, running.pooled.numpy(), strict=True)
+            pooled = {row: state.tobytes() for row, state in states}
+            sampled = [replace(item, pooled=pooled.get(item.row, b"")) for item in sampled]
         return StepResult(
             step_id=running.id,
             sampled=tuple(sampled),
@@ -117,7 +125,7 @@ class Runner:
         )
 
     def _compute(self, step: Step, running: RunningStep) -> None:
-        if (logits := self.graph.decode(step)) is not None:
+        if not self._pooling and (logits := self.graph.decode(step)) is not None:
             self._draw(logits, [work.row for work in step.work], running)
             return
         batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
@@ -125,7 +133,16 @@ class Runner:
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
         if row_ids := [work.row for work in step.work if work.samples]:
-            self._draw(self._model.logits(hidden[batch.last]), row_ids, running)
+            states = hidden[batch.last]
+            if self._pooling:
+                self._pool(states, row_ids, running)
+            self._draw(self._model.logits(states), row_ids, running)
+
+    def _pool(self, states: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
+        pooled = {row: states[place] for place, row in enumerate(row_ids) if row in self._pooling}
+        if pooled:
+            running.pooled_rows = tuple(pooled)
+            running.pooled = running.copies.take(torch.stack([*pooled.values()]).float())
 
     def _draw(
         self, logits: Tensor | None, row_ids: Sequence[int], running: RunningStep, *, is_idle: bool = False
@@ -161,6 +178,7 @@ class Runner:
             self._rows.end(row)
             self._sampler.end(row)
             self._prompt_scores.pop(row, None)
+            self._pooling.discard(row)
             self._grammars.close_row(row)
             self._kept.pop(row, None)
         for start in step.starts:
@@ -168,6 +186,8 @@ class Runner:
             self._sampler.start(start)
             if start.sampling.prompt_logprobs is not None:
                 self._prompt_scores[start.row] = start.sampling.prompt_logprobs
+            if start.sampling.pools:
+                self._pooling.add(start.row)
             if start.sampling.grammar is not None:
                 generated = start.tokens[start.num_prompt_tokens :]
                 self._grammars.open_row(start.row, start.sampling.grammar, generated)

@@ -19,7 +19,7 @@ from trivium.llm.beam_search import beam_search
 from trivium.llm.collect import Collector
 from trivium.llm.keywords import read_options
 from trivium.llm.lower import LoweredPrompt, lower_prompt, lower_request
-from trivium.llm.outputs import BeamSearchOutput, RequestOutput
+from trivium.llm.outputs import BeamSearchOutput, EmbeddingOutput, RequestOutput
 from trivium.llm.params import BeamSearchParams, SamplingParams
 from trivium.llm.prompts import Prompt, TokensPrompt
 from trivium.store import ModelStore
@@ -224,6 +224,24 @@ class AsyncLLM:
         finally:
             stream.close()
         return collector.output()
+
+    async def embed(
+        self, prompt: Prompt, request_id: str | None = None, *, priority: int = 0, salt: str = ""
+    ) -> EmbeddingOutput:
+        """What the model makes of a prompt, as a vector. The engine draws one token with it, which is dropped."""
+        await self.start()
+        lowered = await self._lower_prompt(prompt)
+        drawn = SamplingParams(max_tokens=1, temperature=0.0)
+        request = self._lower(lowered, drawn, request_id, priority, salt)
+        request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, pools=True))
+        stream = await self._running_client.submit(request)
+        try:
+            deltas = await stream.rest()
+        finally:
+            stream.close()
+        Collector(request, None, drawn, None).take(deltas)  # raises what went wrong
+        (told,) = [delta for delta in deltas if delta.pooled]
+        return EmbeddingOutput(request.id, request.prompt, told.pooled, told.num_cached_tokens)
 
     async def beam_search(self, prompt: Prompt, params: BeamSearchParams) -> BeamSearchOutput:
         await self.start()

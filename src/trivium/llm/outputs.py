@@ -67,6 +67,15 @@ class RequestOutput(Struct, frozen=True):
     num_cached_tokens: int = 0  # prompt tokens whose keys and values were found in the cache
 
 
+class EmbeddingOutput(Struct, frozen=True):
+    """The hidden state of a prompt's last token, after the final norm."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    embedding: bytes  # float32 [H], little-endian
+    num_cached_tokens: int = 0
+
+
 class BeamSearchSequence(Struct, frozen=True):
     tokens: list[int]  # the prompt, and what was found
     logprobs: list[TokenLogprobDict]

@@ -488,6 +488,7 @@ class Scheduler:
             num_cached or 0,
             reason,
             stop_token,
+            pooled=sampled.pooled,
         )
 
     def _prompt_logprobs(self, sequence: Sequence, found: PromptLogprobs | None) -> tuple[TokenLogprobs, ...]:

@@ -33,6 +33,7 @@ from trivium.serve.openai.conversations import (
     retrieve_item,
     update_conversation,
 )
+from trivium.serve.openai.embeddings import embeddings, rerank, score
 from trivium.serve.openai.files import create_file, delete_file, file_content, list_files, retrieve_file
 from trivium.serve.openai.render import count_chat_tokens, render_chat, render_completion
 from trivium.serve.openai.responses import (
@@ -58,6 +59,9 @@ def build_app(state: ServerState) -> ASGIApp:
         routes=[
             Route("/chat/completions", GenerationEndpoint(state, chat_completions), methods=["POST"]),
             Route("/completions", GenerationEndpoint(state, completions), methods=["POST"]),
+            Route("/embeddings", GenerationEndpoint(state, embeddings), methods=["POST"]),
+            Route("/score", GenerationEndpoint(state, score), methods=["POST"]),
+            Route("/rerank", GenerationEndpoint(state, rerank), methods=["POST"]),
             plain("/chat/completions/render", render_chat, "POST"),
             plain("/chat/completions/input_tokens", count_chat_tokens, "POST"),
             plain("/completions/render", render_completion, "POST"),

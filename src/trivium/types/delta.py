@@ -29,3 +29,4 @@ class Delta(Struct, frozen=True, omit_defaults=True):
     stop_token: int | None = None  # the stop token that ended it; it is the last of `tokens`
     error: str | None = None
     is_requests_fault: bool = False  # of an error: the same request would fail anywhere
+    pooled: bytes = b""  # float32 [H]: the hidden state of the prompt's last token, where it was asked for

@@ -68,6 +68,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     grammar: Grammar | None = None
     logprobs: int | None = None  # None: none; 0: the sampled token's; k: and those of the k likeliest
     prompt_logprobs: int | None = None
+    pools: bool = False  # tell the hidden state that the first token is drawn from
 
 
 class Stopping(Struct, frozen=True, omit_defaults=True):

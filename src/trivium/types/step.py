@@ -76,6 +76,7 @@ class SampledRow(Struct, frozen=True):
     row: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token where the row asked for them
+    pooled: bytes = b""  # float32 [H], the hidden state that the token was drawn from, where the row asked for it
 
 
 class PromptLogprobs(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
+from trivium.serve.ollama.embed import api_embed, api_embeddings
 from trivium.serve.ollama.generate import api_chat, api_generate
 from trivium.serve.ollama.models import copy, create, delete, pull, running, show, tags, version
 from trivium.serve.state import ServerState
@@ -17,6 +18,8 @@ def ollama_routes(state: ServerState) -> list[Route]:
     return [
         Route("/api/generate", GenerationEndpoint(state, api_generate), methods=["POST"]),
         Route("/api/chat", GenerationEndpoint(state, api_chat), methods=["POST"]),
+        Route("/api/embed", GenerationEndpoint(state, api_embed), methods=["POST"]),
+        Route("/api/embeddings", GenerationEndpoint(state, api_embeddings), methods=["POST"]),
         plain("/api/tags", tags, "GET"),
         plain("/api/ps", running, "GET"),
         plain("/api/version", version, "GET"),

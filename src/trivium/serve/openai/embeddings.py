@@ -1,0 +1,184 @@
+"""POST /v1/embeddings, /v1/score and /v1/rerank"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium.records.ids import new_id
+from trivium.serve.body import read_json
+from trivium.serve.disconnect import unless_client_goes
+from trivium.serve.embedding import embed, similarity
+from trivium.serve.errors import invalid
+from trivium.serve.openai.protocol import Natural, TokenId
+from trivium.serve.state import ServerState
+
+
+class EmbeddingRequest(Struct, kw_only=True):
+    input: str | list[str | TokenId | list[TokenId]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Natural | None = None
+    user: str | None = None
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """One text against many, or pair by pair; by vLLM's names."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+    model: str | None = None
+
+
+class RerankRequest(Struct, kw_only=True):
+    """`documents` are Jina's and Cohere's, `texts` those of text-embeddings-inference."""
+
+    query: str
+    documents: list[str | dict[str, Any]] | None = None
+    texts: list[str] | None = None
+    top_n: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    return_documents: bool | None = None
+    return_text: bool | None = None
+    model: str | None = None
+
+
+class Usage(Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingObject(Struct, frozen=True):
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingList(Struct, frozen=True):
+    data: list[EmbeddingObject]
+    model: str
+    usage: Usage
+    object: Literal["list"] = "list"
+
+
+class Score(Struct, frozen=True):
+    index: int
+    score: float
+    object: Literal["score"] = "score"
+
+
+class ScoreList(Struct, frozen=True):
+    id: str
+    data: list[Score]
+    model: str
+    usage: Usage
+    object: Literal["list"] = "list"
+
+
+class Document(Struct, frozen=True):
+    text: str
+
+
+class Ranked(Struct, frozen=True):
+    index: int
+    relevance_score: float
+    document: Document | UnsetType = UNSET
+
+
+class Ranking(Struct, frozen=True):
+    id: str
+    model: str
+    usage: Usage
+    results: list[Ranked]
+
+
+class RankedText(Struct, frozen=True):
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+EMBEDDINGS = msgspec.json.Decoder(EmbeddingRequest)
+SCORE = msgspec.json.Decoder(ScoreRequest)
+RERANK = msgspec.json.Decoder(RerankRequest)
+
+
+async def embeddings(state: ServerState, request: Request) -> Response:
+    body = await read_json(request, EMBEDDINGS, state.limits)
+    state.check_model(body.model)
+    found = await unless_client_goes(request.receive, embed(state, body.input, body.dimensions))
+    in_base64 = body.encoding_format == "base64"
+    data = [
+        EmbeddingObject(index, _base64(one.vector) if in_base64 else one.vector.tolist())
+        for index, one in enumerate(found)
+    ]
+    return _json(EmbeddingList(data, _model(state, body.model), _usage(sum(one.num_tokens for one in found))))
+
+
+async def score(state: ServerState, request: Request) -> Response:
+    body = await read_json(request, SCORE, state.limits)
+    state.check_model(body.model)
+    ones, others = _list(body.text_1), _list(body.text_2)
+    if len(ones) not in (1, len(others)) or not others:
+        raise invalid(f"text_1 has {len(ones)} texts and text_2 {len(others)}; one, or as many, go together", "text_1")
+    found = await unless_client_goes(request.receive, embed(state, [*ones, *others]))
+    left, right = found[: len(ones)], found[len(ones) :]
+    pairs = zip(left * len(right) if len(left) == 1 else left, right, strict=True)
+    data = [Score(index, similarity(one, other)) for index, (one, other) in enumerate(pairs)]
+    usage = _usage(sum(one.num_tokens for one in found))
+    return _json(ScoreList(new_id("score-"), data, _model(state, body.model), usage))
+
+
+async def rerank(state: ServerState, request: Request) -> Response:
+    body = await read_json(request, RERANK, state.limits)
+    state.check_model(body.model)
+    texts = body.texts if body.texts is not None else [_document_text(one) for one in body.documents or ()]
+    if not texts:
+        raise invalid("documents must be given, and not be empty", "documents")
+    query, *found = await unless_client_goes(request.receive, embed(state, [body.query, *texts]))
+    scores = [similarity(query, one) for one in found]
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
+    if body.texts is not None:
+        told = body.return_text is True
+        return _json([RankedText(index, scores[index], texts[index] if told else UNSET) for index in order])
+    shown = body.return_documents is not False
+    results = [Ranked(index, scores[index], Document(texts[index]) if shown else UNSET) for index in order]
+    usage = _usage(query.num_tokens + sum(one.num_tokens for one in found))
+    return _json(Ranking(new_id("rerank-"), _model(state, body.model), usage, results))
+
+
+def _document_text(document: str | dict[str, Any]) -> str:
+    text = document if isinstance(document, str) else document.get("text")
+    if not isinstance(text, str):
+        raise invalid("a document must be a text, or an object with one", "documents")
+    return text
+
+
+def _list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _base64(vector: array[float]) -> str:
+    """Of little-endian float32."""
+    if sys.byteorder == "big":
+        vector = vector[:]
+        vector.byteswap()
+    return base64.b64encode(vector.tobytes()).decode()
+
+
+def _model(state: ServerState, asked: str | None) -> str:
+    return asked or state.llm.card.name
+
+
+def _usage(num_tokens: int) -> Usage:
+    return Usage(num_tokens, num_tokens)
+
+
+def _json(answer: object) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
