@@ -77,8 +77,14 @@ def test_a_generator_that_is_closed_gives_everything_back(hosted: Hosted) -> Non
 
 def test_a_task_that_is_cancelled_gives_everything_back(hosted: Hosted) -> None:
     async def work(llm: AsyncLLM) -> None:
-        tasks = [asyncio.create_task(last_of(llm.generate("hello", LONG))) for _ in range(8)]
-        await asyncio.sleep(0.1)
+        begun = asyncio.Event()
+
+        async def consume() -> None:
+            async for _ in llm.generate("hello", LONG):
+                begun.set()
+
+        tasks = [asyncio.create_task(consume()) for _ in range(8)]
+        await begun.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
