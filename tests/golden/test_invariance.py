@@ -168,9 +168,16 @@ def test_each_of_n_is_what_a_request_with_its_seed_would_be(core: EngineCore) ->
 
 
 def test_the_reference_kernels_say_nearly_the_same(core: EngineCore) -> None:
-    """The native kernels round activations to 8 bits; the reference does not."""
-    mine = prompt(30, seed=7)
-    native = alone(core, mine, GREEDY, next(SALTS))
-    reference = alone(engine(kernels="reference"), mine, GREEDY, "")
-    assert native.tokens[0] == reference.tokens[0]
-    assert abs(native.logprobs[0].logprob - reference.logprobs[0].logprob) < 0.1
+    """The native kernels round activations to 8 bits, keys and values to bfloat16; the reference rounds neither."""
+    reference = engine(kernels="reference")
+    off = []
+    for seed in (7, 8, 9, 10):
+        answers = []
+        for one in (core, reference):
+            submit(one, "alone", prompt(30, seed=seed), GREEDY, salt=next(SALTS), new=1)
+            answers.append(run(one)["alone", 0])
+        native, exact = answers
+        assert native.tokens == exact.tokens
+        off.append(abs(native.logprobs[0].logprob - exact.logprobs[0].logprob))
+    # Random tokens, which the model finds unlikely: 0.07 to 0.1 was seen.
+    assert sum(off) / len(off) < 0.2
