@@ -139,9 +139,9 @@ int main(int, char** arguments) {
                 ++differing;
                 std::printf("%s: %d queries of %d, heads of %d, size %g\n", name, int(s.queries), int(s.context), int(s.dim), size);
             };
-            compare(attend<VectorProducts<KVType::bf16>>(s, a, q, table), "fused multiply-adds");
+            compare(attend<VectorProducts<KVType::bf16, MultiplyAdds<KVType::bf16>>>(s, a, q, table), "multiply-adds");
 #if defined(__AVX512BF16__)
-            compare(attend<PairProducts>(s, a, q, table), "pairs");
+            compare(attend<VectorProducts<KVType::bf16, MultiplyAddPairs>>(s, a, q, table), "pairs");
 #endif
         }
     }

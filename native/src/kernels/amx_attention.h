@@ -36,8 +36,9 @@ struct TileProducts {
     };
 
     static void put(const Vec (&elements)[panel_vectors], Word* row) {
-        alignas(64) static constexpr uint16_t upper_halves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-                                                                  33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+        alignas(64) static constexpr uint16_t upper_halves[32] = {
+            1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+            33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
         _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
                                                            (__m512i)elements[1]));
     }

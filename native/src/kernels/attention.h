@@ -93,9 +93,10 @@ static void merge(const Mixed<Products>& all, const Mixed<Products>& more, int64
             store(into, fma(load(from), added, load(into) * kept));
         };
         for (int64_t j = 0; j < 16; j += lanes) join(all.weights + 16 * i + j, more.weights + 16 * i + j);
-        for (int64_t d = 0; d < padded_dim; d += panel_columns)
-            for (int64_t j = 0; j < panel_columns; j += lanes)
-                join(all.values + d * max_items + i * panel_columns + j, more.values + d * max_items + i * panel_columns + j);
+        for (int64_t d = 0; d < padded_dim; d += panel_columns) {
+            const int64_t panel = d * max_items + i * panel_columns;
+            for (int64_t j = panel; j < panel + panel_columns; j += lanes) join(all.values + j, more.values + j);
+        }
     }
 }
 
@@ -109,10 +110,9 @@ class Attender {
 public:
     static AttentionSizes sizes(const Attention& a, int64_t num_items) {
         const int64_t dim = padded_dim(a), blocks = num_blocks(num_items), mixed = Mixed<Products>::num_floats(dim);
-        const int64_t queries = blocks * max_items * dim;
-        return {queries + (blocks + 1) * mixed + 2 * tile_slices * max_items * slice_elements + copied_tile_floats(dim) +
-                    vector_floats * 8,
-                blocks * mixed};
+        const int64_t queries = blocks * max_items * dim, tile = tile_slices * max_items * slice_elements;
+        constexpr int64_t to_align = 6 * vector_floats;
+        return {queries + (blocks + 1) * mixed + 2 * tile + copied_tile_floats(dim) + to_align, blocks * mixed};
     }
 
     Attender(const Attention& a, const AttentionPart& part)
@@ -171,7 +171,9 @@ public:
 private:
     static constexpr int64_t vector_floats = 16;
 
-    static int64_t padded_dim(const Attention& a) { return (a.dim + slice_elements - 1) / slice_elements * slice_elements; }
+    static int64_t padded_dim(const Attention& a) {
+        return (a.dim + slice_elements - 1) / slice_elements * slice_elements;
+    }
     static int64_t num_blocks(int64_t num_items) { return (num_items + max_items - 1) / max_items; }
 
     int64_t first_item(int64_t block) const { return block * block_items_; }
@@ -188,7 +190,9 @@ private:
         return a_.window && position >= a_.window ? position - a_.window + 1 : 0;
     }
     int64_t position_of(int64_t item) const { return part_.position + item / a_.group; }
-    Word* queries(int64_t block) const { return queries_ + block * (dim_ / slice_elements) * max_items * Products::row_words; }
+    Word* queries(int64_t block) const {
+        return queries_ + block * (dim_ / slice_elements) * max_items * Products::row_words;
+    }
 
     void clear_totals() {
         for (int64_t block = 0; block < num_blocks_; ++block) clear(total(block), dim_);
@@ -196,15 +200,14 @@ private:
 
     void lay_queries() {
         for (int64_t block = 0; block < num_blocks_; ++block) {
-            for (int64_t i = 0; i < max_items; ++i) {
+            for (int64_t i = 0; i < items_of(block); ++i) {
                 const int64_t item = first_item(block) + i;
                 const float* const q =
-                    i < items_of(block)
-                        ? part_.q + item / a_.group * part_.q_token_stride + item % a_.group * part_.q_head_stride
-                        : nullptr;
+                    part_.q + item / a_.group * part_.q_token_stride + item % a_.group * part_.q_head_stride;
                 for (int64_t d = 0; d < dim_; d += slice_elements) {
+                    const int64_t count = a_.dim - d < slice_elements ? a_.dim - d : slice_elements;
                     float elements[slice_elements] = {};
-                    for (int64_t j = 0; q && j < slice_elements && d + j < a_.dim; ++j)
+                    for (int64_t j = 0; j < count; ++j)
                         elements[j] = in_bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
                     put(elements, queries(block) + (d / slice_elements * max_items + i) * Products::row_words);
                 }
@@ -291,8 +294,10 @@ private:
                 weights[v] = exp2<degree>(fma(load(row + v * lanes), splat(scale), splat(-shift)));
                 if constexpr (in_bf16) weights[v] = to_nearest_bf16(weights[v]);
                 sums[v % group_vectors] += weights[v];
-                if constexpr (Stored<type>::has_scales)
-                    weights[v] = to_nearest_bf16(weights[v] * load(tile.value_scales + slice * slice_elements + v * lanes));
+                if constexpr (Stored<type>::has_scales) {
+                    const Vec scales = load(tile.value_scales + slice * slice_elements + v * lanes);
+                    weights[v] = to_nearest_bf16(weights[v] * scales);
+                }
             }
             Products::put(weights, weights_ + (slice * max_items + item) * Products::row_words);
         }
@@ -323,8 +328,11 @@ private:
                 Vec sums[group_vectors];
                 for (int v = 0; v < group_vectors; ++v) sums[v] = load(all.weights + 16 * i + v * lanes);
                 const float share = 1.0f / sum_of_16(sums);
-                for (int64_t d = 0; d < a_.dim; ++d)
-                    out[d] = all.values[(d / panel_columns * max_items + i) * panel_columns + d % panel_columns] * share;
+                for (int64_t d = 0; d < a_.dim; d += panel_columns) {
+                    const float* const panel = all.values + d * max_items + i * panel_columns;
+                    const int64_t count = a_.dim - d < panel_columns ? a_.dim - d : panel_columns;
+                    for (int64_t j = 0; j < count; ++j) out[d + j] = panel[j] * share;
+                }
             }
         }
     }
@@ -355,15 +363,17 @@ template <typename Use>
 static auto with_attender(KVType type, [[maybe_unused]] int64_t num_items, const Use& use) {
     return with_kv_type(type, [&]<KVType stored>() {
         if constexpr (stored == KVType::f32) {
-            return use.template operator()<Attender<stored, VectorProducts<KVType::f32>>>();
+            return use.template operator()<Attender<stored, VectorProducts<KVType::f32, MultiplyAdds<KVType::f32>>>>();
         } else {
 #if defined(__AMX_BF16__)
-            if (num_items >= TileProducts::fewest_items) return use.template operator()<Attender<stored, TileProducts>>();
+            if (num_items >= TileProducts::fewest_items)
+                return use.template operator()<Attender<stored, TileProducts>>();
 #endif
 #if defined(__AVX512BF16__)
-            return use.template operator()<Attender<stored, PairProducts>>();
+            return use.template operator()<Attender<stored, VectorProducts<KVType::bf16, MultiplyAddPairs>>>();
 #else
-            return use.template operator()<Attender<stored, VectorProducts<KVType::bf16>>>();
+            using Steps = MultiplyAdds<KVType::bf16>;
+            return use.template operator()<Attender<stored, VectorProducts<KVType::bf16, Steps>>>();
 #endif
         }
     });

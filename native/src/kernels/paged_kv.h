@@ -73,7 +73,8 @@ struct HeadBlock {
 
     float* scales() const { return reinterpret_cast<float*>(memory); }
     uint8_t* words() const { return memory + (Stored<type>::has_scales ? 4 * block_size : 0); }
-    Word* key_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token; }  // block_size from one to the next
+    // A token's words: of its key, one in each `block_size` words; of its value and its neighbour's, `dim` words.
+    Word* key_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token; }
     Word* value_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token / pair * dim; }
 
     void write_key(int64_t token, const Element* row) const {
@@ -210,8 +211,8 @@ public:
         for (int64_t g = 0; g < KeyTile::num_groups; ++g) {
             const int64_t first = base + g * group_columns, last = first + group_columns;
             const bool seen = first < end_ && last > begin_, wholly = first >= begin_ && last <= end_;
-            if (seen) tile.keys[g] = reads_keys_ ? reinterpret_cast<const uint8_t*>(key_words(first)) : copy_keys(first, g);
-            tile.values[g] = reads_values_ && wholly ? reinterpret_cast<const uint8_t*>(value_words(first))
+            if (seen) tile.keys[g] = reads_keys_ ? bytes(key_words(first)) : copy_keys(first, g);
+            tile.values[g] = reads_values_ && wholly ? bytes(value_words(first))
                                                      : copy_values(first, g, wholly, tile.value_row_bytes / 4);
         }
         if constexpr (Stored<type>::has_scales) {
@@ -223,6 +224,7 @@ public:
     }
 
 private:
+    static const uint8_t* bytes(const void* words) { return static_cast<const uint8_t*>(words); }
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
     int64_t token(int64_t position) const { return position % a_.block_size; }
     Block block(const PagedCache& cache, int64_t position) const {
@@ -248,7 +250,7 @@ private:
             }
         }
         memset(copy + rows * group_columns, 0, 4 * (num_rows - rows) * group_columns);
-        return reinterpret_cast<const uint8_t*>(copy);
+        return bytes(copy);
     }
 
     const uint8_t* copy_values(int64_t first, int64_t group, bool wholly, int64_t row_words) {
@@ -267,7 +269,7 @@ private:
             for (int64_t d = 0; d < a_.dim; ++d) to[d] = Stored<type>::expanded(from[d]) & mask;
             for (int64_t d = a_.dim; d < row_words; ++d) to[d] = 0;
         }
-        return reinterpret_cast<const uint8_t*>(copy);
+        return bytes(copy);
     }
 
     const Attention& a_;

@@ -65,8 +65,57 @@ struct NoSetup {
     explicit NoSetup(int64_t) {}
 };
 
-// By fused multiply-adds, for elements of any type.
+// By fused multiply-adds, for elements of any type: a step takes a pair of inner elements.
 template <KVType type>
+struct MultiplyAdds {
+    static constexpr int64_t pairs = 1;  // of a step
+
+    typedef float Word;
+    static constexpr int64_t row_words = slice_elements;  // of an item
+    static void put(const Vec (&elements)[panel_vectors], Word* row) {
+        for (int i = 0; i < panel_vectors; ++i) store(row + i * lanes, elements[i]);
+    }
+
+    // Columns of a step's elements of the even chain (0) or the odd one (1).
+    static Vec load(const uint8_t* p, int64_t row_bytes, int chain) {
+        if constexpr (type == KVType::f32) return in_register((Vec)load_words(p + chain * row_bytes));
+        const WordVec words = load_words(p);
+        return (Vec)(chain ? words & 0xffff0000 : words << 16);
+    }
+    static Vec multiply(Vec columns, Word x, Vec sum) { return fma(columns, splat(x), sum); }
+};
+
+#if defined(__AVX512BF16__)
+
+// By the instruction that adds two products of bfloat16 to a sum, the upper half's first: a step takes two pairs, and a
+// product's two elements are of one chain.
+struct MultiplyAddPairs {
+    static constexpr int64_t pairs = 2;
+
+    typedef uint32_t Word;
+    static constexpr int64_t row_words = slice_elements / 2;
+    // Words 2 i and 2 i + 1 hold elements 4 i … 4 i + 3: (lower 2, upper 0), (lower 3, upper 1).
+    static void put(const Vec (&elements)[panel_vectors], Word* row) {
+        alignas(64) static constexpr uint16_t upper_halves[32] = {
+            5,  1,  7,  3,  13, 9,  15, 11, 21, 17, 23, 19, 29, 25, 31, 27,
+            37, 33, 39, 35, 45, 41, 47, 43, 53, 49, 55, 51, 61, 57, 63, 59};
+        _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
+                                                           (__m512i)elements[1]));
+    }
+
+    static Vec load(const uint8_t* p, int64_t row_bytes, int chain) {
+        const WordVec first = (WordVec)in_register((Vec)load_words(p));
+        const WordVec second = (WordVec)in_register((Vec)load_words(p + row_bytes));
+        return (Vec)(chain ? (first & 0xffff0000) | second >> 16 : first << 16 | (second & 0xffff));
+    }
+    static Vec multiply(Vec columns, Word x, Vec sum) {
+        return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)columns, (__m512bh)_mm512_set1_epi32(static_cast<int>(x)));
+    }
+};
+
+#endif
+
+template <KVType type, typename Steps>
 struct VectorProducts {
     // Items multiplied together: as many as the registers hold two chains of.
     static constexpr int max_items = lanes == 16 ? 6 : 3;
@@ -74,14 +123,11 @@ struct VectorProducts {
     static constexpr bool needs_whole_slices = false;
     typedef NoSetup Setup;
 
-    typedef float Word;
-    static constexpr int64_t row_words = slice_elements;  // of an item
+    typedef typename Steps::Word Word;
+    static constexpr int64_t row_words = Steps::row_words;
+    static void put(const Vec (&elements)[panel_vectors], Word* row) { Steps::put(elements, row); }
 
-    static void put(const Vec (&elements)[panel_vectors], Word* row) {
-        for (int i = 0; i < panel_vectors; ++i) store(row + i * lanes, elements[i]);
-    }
-
-    // out [items, 32] = the product of `items` rows of each slice [slices][max_items][row_words] and `num_groups` groups of
+    // out [items, 32] = the product of `items` rows, which are [slices][max_items][row_words], and `num_groups` groups of
     // columns.
     template <typename Columns>
     static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
@@ -97,133 +143,45 @@ struct VectorProducts {
     }
 
 private:
-    static inline void load_pair(const uint8_t* p, int64_t row_bytes, Vec& even, Vec& odd) {
-        if constexpr (type == KVType::bf16) {
-            const WordVec pairs = (WordVec)in_register((Vec)load_words(p));
-            even = (Vec)(pairs << 16);
-            odd = (Vec)(pairs & 0xffff0000);
-        } else {
-            even = in_register((Vec)load_words(p));
-            odd = in_register((Vec)load_words(p + row_bytes));
-        }
-    }
-
     template <int items, int groups, typename Columns>
     static inline void multiply_groups(int first_group, const Word* rows, const Slices& slices, const Columns& columns,
                                        float* out) {
-        constexpr int vectors = groups * group_vectors;
-        const int64_t pair_bytes = rows_per_pair(type) * columns.row_bytes;
+        constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
+        const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
         for (int64_t s = slices.first; s < slices.last; ++s) {
             const Word* row = rows + s * max_items * row_words;
             const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
-            Vec even[items][vectors] = {}, odd[items][vectors] = {};
+            Vec sums[2][items][vectors] = {};  // of the even chain and of the odd one
             for (int half = 0; half < 2; ++half) {
                 const uint8_t* at[groups];
                 for (int g = 0; g < groups; ++g) at[g] = columns.at(s, first_group + g, half);
                 const int64_t end = num_pairs - half * (slice_pairs / 2);
 #pragma GCC unroll 1
-                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; ++pair, row += 2) {
+                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; pair += Steps::pairs, row += 2) {
 #pragma GCC unroll 2
-                    for (int g = 0; g < groups; ++g) {
+                    for (int chain = 0; chain < 2; ++chain) {
+                        Vec taken[vectors];
 #pragma GCC unroll 4
-                        for (int v = 0; v < group_vectors; ++v) {
-                            Vec even_columns, odd_columns;
-                            load_pair(at[g] + 4 * v * lanes, columns.row_bytes, even_columns, odd_columns);
+                        for (int v = 0; v < vectors; ++v)
+                            taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain);
 #pragma GCC unroll 6
-                            for (int i = 0; i < items; ++i) {
-                                Vec &e = even[i][g * group_vectors + v], &o = odd[i][g * group_vectors + v];
-                                e = fma(even_columns, splat(row[i * row_words]), e);
-                                o = fma(odd_columns, splat(row[i * row_words + 1]), o);
-                            }
-                        }
-                        at[g] += pair_bytes;
+                        for (int i = 0; i < items; ++i)
+#pragma GCC unroll 4
+                            for (int v = 0; v < vectors; ++v)
+                                sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words + chain], sums[chain][i][v]);
                     }
+                    for (int g = 0; g < groups; ++g) at[g] += step_bytes;
                 }
             }
             for (int i = 0; i < items; ++i) {
                 for (int v = 0; v < vectors; ++v) {
                     float* const sum = out + i * panel_columns + v * lanes;
-                    const Vec product = even[i][v] + odd[i][v];
+                    const Vec product = sums[0][i][v] + sums[1][i][v];
                     store(sum, s == slices.first ? product : load(sum) + product);
                 }
             }
         }
     }
 };
-
-#if defined(__AVX512BF16__)
-
-// By the instruction that adds two products of bfloat16 to a sum, the upper half's first: each is of one chain.
-struct PairProducts {
-    static constexpr int max_items = 6;
-    static constexpr bool needs_whole_slices = false;
-    typedef NoSetup Setup;
-
-    typedef uint32_t Word;
-    static constexpr int64_t row_words = slice_elements / 2;
-
-    // Words 2 i and 2 i + 1 hold elements 4 i … 4 i + 3: (lower 2, upper 0), (lower 3, upper 1).
-    static void put(const Vec (&elements)[panel_vectors], Word* row) {
-        alignas(64) static constexpr uint16_t upper_halves[32] = {5,  1,  7,  3,  13, 9,  15, 11, 21, 17, 23, 19, 29, 25, 31, 27,
-                                                                  37, 33, 39, 35, 45, 41, 47, 43, 53, 49, 55, 51, 61, 57, 63, 59};
-        _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
-                                                           (__m512i)elements[1]));
-    }
-
-    template <typename Columns>
-    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
-                         float* out) {
-        with_constant<max_items>(items, [&]<int n>() {
-            num_groups == 2 ? multiply_groups<n, 2>(rows, slices, columns, out)
-                            : multiply_groups<n, 1>(rows, slices, columns, out);
-        });
-    }
-
-private:
-    static inline __m512 add_pairs(__m512 sum, __m512i columns, Word pair) {
-        return _mm512_dpbf16_ps(sum, (__m512bh)columns, (__m512bh)_mm512_set1_epi32(static_cast<int>(pair)));
-    }
-
-    template <int items, int groups, typename Columns>
-    static inline void multiply_groups(const Word* rows, const Slices& slices, const Columns& columns, float* out) {
-        constexpr __mmask32 upper = 0xaaaaaaaa;
-        for (int64_t s = slices.first; s < slices.last; ++s) {
-            const Word* row = rows + s * max_items * row_words;
-            const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
-            __m512 even[items][groups], odd[items][groups];
-            for (int i = 0; i < items; ++i)
-                for (int g = 0; g < groups; ++g) even[i][g] = odd[i][g] = _mm512_setzero_ps();
-            for (int half = 0; half < 2; ++half) {
-                const uint8_t* at[groups];
-                for (int g = 0; g < groups; ++g) at[g] = columns.at(s, g, half);
-                const int64_t end = num_pairs - half * (slice_pairs / 2);
-#pragma GCC unroll 1
-                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; pair += 2, row += 2) {
-#pragma GCC unroll 2
-                    for (int g = 0; g < groups; ++g) {
-                        const WordVec first = load_words(at[g]), second = load_words(at[g] + columns.row_bytes);
-                        const __m512i even_pairs = _mm512_mask_blend_epi16(upper, (__m512i)second, (__m512i)(first << 16));
-                        const __m512i odd_pairs = _mm512_mask_blend_epi16(upper, (__m512i)(second >> 16), (__m512i)first);
-#pragma GCC unroll 6
-                        for (int i = 0; i < items; ++i) {
-                            even[i][g] = add_pairs(even[i][g], even_pairs, row[i * row_words]);
-                            odd[i][g] = add_pairs(odd[i][g], odd_pairs, row[i * row_words + 1]);
-                        }
-                        at[g] += 2 * columns.row_bytes;
-                    }
-                }
-            }
-            for (int i = 0; i < items; ++i) {
-                for (int g = 0; g < groups; ++g) {
-                    float* const sum = out + i * panel_columns + g * group_columns;
-                    const __m512 product = even[i][g] + odd[i][g];
-                    _mm512_storeu_ps(sum, s == slices.first ? product : _mm512_loadu_ps(sum) + product);
-                }
-            }
-        }
-    }
-};
-
-#endif
 
 }  // namespace trivium::TRIVIUM_ISA
