@@ -8,7 +8,6 @@
 
 #include "../kernels.h"
 #include "decode.h"
-#include "denormals.h"
 #include "outputs.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -60,6 +59,10 @@ struct Slice<WeightType::bf16> {
         constexpr int place[] = {1, 3, 0, 2};  // of a column among four
         for (int64_t i = 0; i < padded_columns(columns); ++i)
             halves[i / 4 * 4 + place[i % 4]] = i < columns ? float_to_bf16(x[i]) : 0;
+#if defined(__AMX_BF16__)
+        uint16_t* const in_order = halves + padded_columns(columns);  // for tiles
+        for (int64_t i = 0; i < padded_columns(columns); ++i) in_order[i] = i < columns ? float_to_bf16(x[i]) : 0;
+#endif
     }
 };
 
@@ -135,26 +138,6 @@ static void float_linear_of(const FloatPart& task) {
     for (; part + float_parts_together <= last; part += float_parts_together)
         multiply_all_float_rows<type, float_parts_together>(task, part);
     if (part < last) multiply_all_float_rows<type, 1>(task, part);
-}
-
-static void float_linear(const FloatPart& task) {
-    const FlushDenormals flushed;
-    switch (task.weight.type) {
-        case WeightType::bf16: return float_linear_of<WeightType::bf16>(task);
-        case WeightType::f16: return float_linear_of<WeightType::f16>(task);
-        case WeightType::f32: return float_linear_of<WeightType::f32>(task);
-        default: return;
-    }
-}
-
-// One row of x as `float_linear` takes it for weights of `type`: padded_columns(columns) words.
-static void lay_float_row(WeightType type, const float* x, int64_t columns, uint32_t* out) {
-    switch (type) {
-        case WeightType::bf16: return Slice<WeightType::bf16>::put_row(x, columns, out);
-        case WeightType::f16: return Slice<WeightType::f16>::put_row(x, columns, out);
-        case WeightType::f32: return Slice<WeightType::f32>::put_row(x, columns, out);
-        default: return;
-    }
 }
 
 }  // namespace trivium::TRIVIUM_ISA

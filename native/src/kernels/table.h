@@ -3,7 +3,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
-#include "float_linear.h"
+#include "float_linears.h"
 #include "linear.h"
 #include "packed_linears.h"
 #include "sampling.h"
