@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-gpu bench bench-gpu clean
+.PHONY: serve chat test lint test-slow test-sanitize test-gpu bench bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -40,6 +40,19 @@ test-gpu:
 bench-gpu:
 	@$(PYTHON) tools/setup.py
 	@$(BIN)/python bench/bench_gpu.py --check
+
+# The tests of the native kernels with AddressSanitizer and UndefinedBehaviorSanitizer, on a build of its own.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+CXX ?= c++
+test-sanitize:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/pip install -q cmake nanobind
+	@PATH=$(CURDIR)/$(BIN):$$PATH cmake -S native -B build/sanitize -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  -DCMAKE_CXX_FLAGS="$(SANITIZERS)" -DCMAKE_MODULE_LINKER_FLAGS="$(SANITIZERS)" > /dev/null
+	@PATH=$(CURDIR)/$(BIN):$$PATH cmake --build build/sanitize --parallel 2
+	@SANITIZED_NATIVE=$$(echo build/sanitize/_native*.so) PYTHONPATH=native/test ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(BIN)/python -m pytest -p sanitized tests/parity --timeout 1200
 
 bench:
 	@$(PYTHON) tools/setup.py

@@ -76,8 +76,7 @@ std::vector<float> sample_results(const Kernels& kernels) {
     std::vector<float> x(num_x * columns), results;
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7f * static_cast<float>(i));
 
-    std::vector<float> scratch_memory, packed_scratch, out(num_x * rows);
-    float* const scratch = aligned(scratch_memory, 4 * linear_scratch);
+    std::vector<float> packed_scratch, out(num_x * rows);
     std::vector<int8_t> q(num_x * columns);
     std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
     std::vector<int32_t> q_sums(num_x * columns / 16);
@@ -88,9 +87,6 @@ std::vector<float> sample_results(const Kernels& kernels) {
         const WeightType type = static_cast<WeightType>(t);
         // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
         std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
-        kernels.linear({x.data(), columns, num_x, {type, data.data(), rows, columns}, 0, rows, nullptr, out.data(), rows,
-                        scratch});
-        results.insert(results.end(), out.begin(), out.end());
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
         pack_tile({type, data.data(), rows, columns}, 0, packed.data());
         const PackedMatrix matrix = {type, packed.data(), rows, columns};

@@ -14,26 +14,6 @@ namespace trivium {
 
 enum class Activation : uint8_t { silu, gelu_tanh };
 
-// Rows of a linear layer: out[m][n] = x[m] . weight[n] + bias[n] for m in [0, num_x) and n in [first, last).
-struct LinearPart {
-    const float* x;
-    int64_t x_stride;
-    int64_t num_x;  // at most linear_max_x
-    Matrix weight;
-    int64_t first;
-    int64_t last;
-    const float* bias;  // or null
-    float* out;         // out[m][n] at m * out_stride + n
-    int64_t out_stride;
-    float* scratch;  // linear_scratch floats
-};
-constexpr int64_t linear_max_x = 64;
-constexpr int64_t linear_tile = 8;     // weight rows expanded at a time
-constexpr int64_t linear_chunk = 512;  // elements of a row expanded at a time: 16 KiB per tile, half of an L1 cache
-constexpr int64_t linear_max_lanes = 16;
-constexpr int64_t linear_row = linear_chunk + linear_max_lanes;  // not a power of two: rows fall into different sets
-constexpr int64_t linear_scratch = linear_tile * linear_row + linear_max_x * linear_tile * linear_max_lanes;
-
 // Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n].
 struct PackedPart {
     QuantizedRows x;
@@ -143,9 +123,7 @@ struct WeightSum {
 
 struct Kernels {
     const char* name;
-    int64_t lanes;  // float32 in a vector; a linear layer's columns are padded to a multiple where they are not one
 
-    void (*linear)(const LinearPart& part);
     void (*packed_linear)(const PackedPart& part);
     void (*float_linear)(const FloatPart& part);
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.

@@ -99,17 +99,6 @@ NB_MODULE(_native, m) {
         .def_prop_ro("instruction_set", [](const Ops& self) { return self.kernels().name; })
         .def_prop_ro("num_threads", &Ops::num_threads)
         .def(
-            "linear",
-            [](Ops& self, nb::handle x, nb::handle weight, TypeName type, nb::handle bias, nb::handle out) {
-                std::optional<Tensor> bias_view;
-                if (!bias.is_none()) bias_view = view(bias, "bias");
-                const Tensor x_view = view(x, "x"), out_view = view(out, "out");
-                const WeightTensor weight_view = {view(weight, "weight"), type};
-                nb::gil_scoped_release released;
-                self.linear(x_view, weight_view, bias_view, out_view);
-            },
-            "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
-        .def(
             "pack",
             [](Ops& self, nb::handle weight, TypeName type, nb::handle out) {
                 const WeightTensor weight_view = {view(weight, "weight"), type};
@@ -201,20 +190,29 @@ NB_MODULE(_native, m) {
             "q"_a, "key_cache"_a, "value_cache"_a, "query_starts"_a, "context_lens"_a, "block_table"_a, "scale"_a,
             "window"_a.none(), "softcap"_a.none(), "out"_a)
         .def(
+            "route",
+            [](Ops& self, nb::handle logits, bool normalized, nb::handle ids, nb::handle shares) {
+                const Tensor logits_view = view(logits, "logits"), ids_view = view(ids, "ids"),
+                             shares_view = view(shares, "shares");
+                nb::gil_scoped_release released;
+                self.route(logits_view, normalized, ids_view, shares_view);
+            },
+            "logits"_a, "normalized"_a, "ids"_a, "shares"_a)
+        .def(
             "experts",
-            [](Ops& self, nb::handle x, nb::handle ids, nb::handle weights, nb::handle gate, TypeName gate_type,
-               nb::handle up, TypeName up_type, nb::handle down, TypeName down_type, std::string_view activation,
-               nb::handle out) {
-                const Tensor x_view = view(x, "x"), ids_view = view(ids, "ids"), weights_view = view(weights, "weights"),
+            [](Ops& self, nb::handle x, nb::handle ids, nb::handle shares, nb::handle gate, TypeName gate_type,
+               nb::handle up, TypeName up_type, nb::handle down, TypeName down_type, int64_t wide,
+               std::string_view activation, nb::handle out) {
+                const Tensor x_view = view(x, "x"), ids_view = view(ids, "ids"), shares_view = view(shares, "shares"),
                              out_view = view(out, "out");
-                const WeightTensor gate_view = {view(gate, "gate"), gate_type}, up_view = {view(up, "up"), up_type},
-                                   down_view = {view(down, "down"), down_type};
+                const trivium::ExpertTensors weights = {
+                    {view(gate, "gate"), gate_type}, {view(up, "up"), up_type}, {view(down, "down"), down_type}, wide};
                 const Activation kind = activation_of(activation);
                 nb::gil_scoped_release released;
-                self.experts(x_view, ids_view, weights_view, gate_view, up_view, down_view, kind, out_view);
+                self.experts(x_view, ids_view, shares_view, weights, kind, out_view);
             },
-            "x"_a, "ids"_a, "weights"_a, "gate"_a, "gate_type"_a.none(), "up"_a, "up_type"_a.none(), "down"_a,
-            "down_type"_a.none(), "activation"_a, "out"_a)
+            "x"_a, "ids"_a, "shares"_a, "gate"_a, "gate_type"_a, "up"_a, "up_type"_a, "down"_a, "down_type"_a, "wide"_a,
+            "activation"_a, "out"_a)
         .def(
             "sample",
             [](Ops& self, nb::handle logits, nb::handle draws, nb::handle penalties, nb::handle biases,
@@ -262,12 +260,6 @@ NB_MODULE(_native, m) {
             },
             "x"_a, "weight"_a, "eps"_a, "out"_a)
         .def(
-            "linear",
-            [](Program& self, int64_t x, nb::handle weight, TypeName type, nb::handle bias, int64_t out) {
-                self.linear(x, {view(weight, "weight"), kept(type)}, optional_view(bias, "bias"), out);
-            },
-            "x"_a, "weight"_a, "type"_a.none(), "bias"_a.none(), "out"_a)
-        .def(
             "packed_linears",
             [](Program& self, int64_t x, nb::list layers) {
                 std::vector<Program::RecordedLayer> recorded;
@@ -302,6 +294,21 @@ NB_MODULE(_native, m) {
                 self.gated(gate, up, activation_of(activation), out);
             },
             "gate"_a, "up"_a, "activation"_a, "out"_a)
+        .def("route", &Program::route, "logits"_a, "top_k"_a, "normalized"_a, "out"_a)
+        .def(
+            "experts",
+            [](Program& self, int64_t x, int64_t routed, nb::handle gate, TypeName gate_type, nb::handle up,
+               TypeName up_type, nb::handle down, TypeName down_type, int64_t wide, std::string_view activation,
+               int64_t out) {
+                self.experts(x, routed,
+                             {{view(gate, "gate"), kept(gate_type)},
+                              {view(up, "up"), kept(up_type)},
+                              {view(down, "down"), kept(down_type)},
+                              wide},
+                             activation_of(activation), out);
+            },
+            "x"_a, "routed"_a, "gate"_a, "gate_type"_a, "up"_a, "up_type"_a, "down"_a, "down_type"_a, "wide"_a,
+            "activation"_a, "out"_a)
         .def("add", &Program::add, "x"_a, "y"_a, "out"_a)
         .def(
             "run",

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
 #include "checksum.h"
 
 namespace trivium {
@@ -14,56 +15,26 @@ namespace {
 
 // Elements of cheap work (a norm, a copy) that are worth handing to another thread.
 constexpr int64_t cheap_elements_per_task = 4096;
-// Rows of a weight per task: some tiles, so that taking a task is cheap, few enough that threads end together.
-constexpr int64_t weight_rows_per_task = 4 * linear_tile;
 
 // (query, head) pairs that share one pass over the keys of their head, where a group allows.
 constexpr int64_t attention_items_together = 96;
 // A part of more items is not cut between tiles: there are other parts beside it, and the results between take memory.
 constexpr int64_t most_items_to_cut = 32;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-void require(bool condition, const std::string& message) {
-    if (!condition) throw std::invalid_argument(message);
-}
-
-void require_index(int64_t index, int64_t limit, const char* what) {
-    if (index < 0 || index >= limit)
-        throw std::out_of_range(std::string(what) + " " + std::to_string(index) + " is outside 0 to " +
-                                std::to_string(limit - 1));
-}
-
-WeightType type_named(std::string_view name) {
-    for (int i = 0; i < num_weight_types; ++i)
-        if (name == weight_layouts[i].name) return static_cast<WeightType>(i);
-    throw std::invalid_argument("no kernel for weights of type " + std::string(name));
-}
-
-WeightType type_of(const WeightTensor& weight) {
-    const Tensor& t = weight.tensor;
-    if (!weight.type) {
-        if (t.dtype == DType::f32) return WeightType::f32;
-        if (t.dtype == DType::f16) return WeightType::f16;
-        if (t.dtype == DType::bf16) return WeightType::bf16;
-        throw std::invalid_argument(std::string(t.name) + " must be a floating point tensor or have a block type");
-    }
-    t.require_dtype(DType::u8);
-    return type_named(*weight.type);
-}
-
-// The weight [rows, columns] (or [experts, rows, columns], then the first expert's), with `columns` checked.
-Matrix matrix_of(const WeightTensor& weight, int64_t columns, int ndim) {
+// The weight [..., rows, columns] as one matrix of all its rows, with `columns` checked.
+Matrix matrix_of(const WeightTensor& weight, int64_t columns) {
     const Tensor& t = weight.tensor;
     const WeightType type = type_of(weight);
-    require(t.ndim == ndim, std::string(t.name) + " must have " + std::to_string(ndim) + " dimensions");
+    require(t.ndim >= 2, std::string(t.name) + " must have at least 2 dimensions");
     t.require_contiguous();
-    const int64_t last = t.shape[ndim - 1];
+    const int64_t last = t.shape[t.ndim - 1];
     const bool fits = weight.type ? columns % layout(type).block_elements == 0 && last == bytes_of(type, columns)
                                   : last == columns;
     require(fits, std::string(t.name) + " of type " + layout(type).name + " has rows of " + std::to_string(last) +
                       (weight.type ? " bytes" : " elements") + ", which is not " + std::to_string(columns) + " columns");
-    return {type, t.as<const uint8_t>(), t.shape[ndim - 2], columns};
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < t.ndim; ++i) rows *= t.shape[i];
+    return {type, t.as<const uint8_t>(), rows, columns};
 }
 
 // The number of columns where nothing else says it.
@@ -75,12 +46,6 @@ int64_t columns_of(const WeightTensor& weight) {
     const WeightLayout& blocks = layout(type_of(weight));
     require(last % blocks.block_bytes == 0, std::string(t.name) + " does not hold whole blocks");
     return last / blocks.block_bytes * blocks.block_elements;
-}
-
-Matrix expert_of(const Matrix& experts, int64_t index) {
-    Matrix one = experts;
-    one.data += index * experts.rows * bytes_of(experts.type, experts.columns);
-    return one;
 }
 
 // [tokens, heads, dim] float32 whose heads are dense.
@@ -153,55 +118,25 @@ std::vector<float*> Ops::scratch(int64_t num_floats) {
     return all;
 }
 
-Ops::Rows Ops::whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer) {
-    if (columns % kernels_.lanes == 0) return {x, stride};
-    const int64_t padded = ceil_div(columns, kernels_.lanes) * kernels_.lanes;
-    float* const copy = buffer.at_least(num_rows * padded);
-    std::fill_n(copy, num_rows * padded, 0.0f);
-    for (int64_t i = 0; i < num_rows; ++i) std::copy_n(x + i * stride, columns, copy + i * padded);
-    return {copy, padded};
-}
-
-void Ops::linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out) {
-    x.require_dtype(DType::f32);
-    x.require_shape({-1, -1});
-    x.require_contiguous_tail(1);
-    const int64_t num_x = x.shape[0], columns = x.shape[1];
-    const Matrix matrix = matrix_of(weight, columns, 2);
-    if (bias) {
-        bias->require_dtype(DType::f32);
-        bias->require_shape({matrix.rows});
-        bias->require_contiguous();
-    }
-    out.require_dtype(DType::f32);
-    out.require_shape({num_x, matrix.rows});
-    out.require_contiguous();
-
-    const std::lock_guard lock(one_call_);
-    const Rows rows = whole_vectors(x.as<const float>(), x.strides[0], num_x, columns, padded_x_);
-    const std::vector<float*> scratch = this->scratch(linear_scratch);
-    const int64_t weight_tasks = ceil_div(matrix.rows, weight_rows_per_task);
-    pool_.run(ceil_div(num_x, linear_max_x) * weight_tasks, [&](int64_t task, int worker) {
-        const int64_t first_x = task / weight_tasks * linear_max_x;
-        const int64_t first = task % weight_tasks * weight_rows_per_task;
-        kernels_.linear({rows.data + first_x * rows.stride, rows.stride, std::min(linear_max_x, num_x - first_x), matrix,
-                         first, std::min(first + weight_rows_per_task, matrix.rows),
-                         bias ? bias->as<const float>() : nullptr, out.as<float>() + first_x * matrix.rows, matrix.rows,
-                         scratch[worker]});
-    });
-}
-
 void Ops::pack(const WeightTensor& weight, const Tensor& out) {
     const int64_t columns = columns_of(weight);
-    const Matrix matrix = matrix_of(weight, columns, 2);
-    const int64_t tile_bytes = packed_tile_bytes(matrix.type, columns);
+    const Matrix all = matrix_of(weight, columns);
+    const int ndim = weight.tensor.ndim;
+    require(ndim == 2 || ndim == 3, "a matrix or a stack of matrices can be packed");
+    const int64_t stack = ndim == 3 ? weight.tensor.shape[0] : 1, rows = weight.tensor.shape[ndim - 2];
+    const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(all.type, columns);
     out.require_dtype(DType::u8);
-    out.require_shape({packed_tiles(matrix.rows), tile_bytes});
+    if (ndim == 3) {
+        out.require_shape({stack, tiles, tile_bytes});
+    } else {
+        out.require_shape({tiles, tile_bytes});
+    }
     out.require_contiguous();
 
     const std::lock_guard lock(one_call_);
-    pool_.run(packed_tiles(matrix.rows), [&](int64_t tile, int) {
-        pack_tile(matrix, tile * packed_tile_rows, out.as<uint8_t>() + tile * tile_bytes);
+    pool_.run(stack * tiles, [&](int64_t tile, int) {
+        const uint8_t* const data = all.data + tile / tiles * bytes_of(all.type, rows * columns);
+        pack_tile({all.type, data, rows, columns}, tile % tiles * packed_tile_rows, out.as<uint8_t>() + tile * tile_bytes);
     });
 }
 
@@ -222,9 +157,8 @@ uint64_t Ops::checksum(const Tensor& bytes) {
     return all;
 }
 
-QuantizedRows Ops::quantized(const Tensor& x) {
-    const int64_t rows = x.shape[0], columns = x.shape[1];
-    char* const memory = reinterpret_cast<char*>(quantized_x_.at_least(rows * ceil_div(quantized_row_bytes(columns), 4)));
+QuantizedRows Ops::room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer) {
+    char* const memory = reinterpret_cast<char*>(buffer.at_least(rows * ceil_div(quantized_row_bytes(columns), 4)));
     QuantizedRows all;
     all.columns = columns;
     all.stride = quantized_stride(columns);
@@ -232,25 +166,35 @@ QuantizedRows Ops::quantized(const Tensor& x) {
     all.scales = reinterpret_cast<float*>(memory + rows * all.stride);
     all.sums = all.scales + rows * all.num_groups();
     all.q_sums = reinterpret_cast<int32_t*>(all.sums + rows * all.num_groups());
-    const int64_t rows_per_task = cheap_rows_per_task(rows, columns);
-    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
-        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
-        for (int64_t i = task * rows_per_task; i < last; ++i)
-            kernels_.quantize_row(x.as<const float>() + i * x.strides[0], all.from_row(i));
-    });
     return all;
 }
 
-const uint32_t* Ops::laid(const Tensor& x, WeightType type) {
-    const int64_t rows = x.shape[0], columns = x.shape[1], padded = padded_columns(columns);
-    uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
-    const int64_t rows_per_task = cheap_rows_per_task(rows, columns);
-    pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
-        const int64_t last = std::min(rows, (task + 1) * rows_per_task);
-        for (int64_t i = task * rows_per_task; i < last; ++i)
-            kernels_.lay_float_row(type, x.as<const float>() + i * x.strides[0], columns, words + i * padded);
-    });
-    return words;
+Activations Ops::prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
+                          std::initializer_list<WeightType> types) {
+    Activations all;
+    all.columns = columns;
+    for (const WeightType type : types) prepare(x, stride, rows, type, all);
+    return all;
+}
+
+void Ops::prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all) {
+    const int64_t columns = all.columns, rows_per_task = cheap_rows_per_task(rows, columns);
+    const auto each_row = [&](const auto& work) {
+        pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+            const int64_t last = std::min(rows, (task + 1) * rows_per_task);
+            for (int64_t i = task * rows_per_task; i < last; ++i) work(i);
+        });
+    };
+    if (!is_float(type)) {
+        if (all.quantized) return;
+        all.quantized = room_for_quantized(rows, columns, quantized_x_);
+        each_row([&](int64_t i) { kernels_.quantize_row(x + i * stride, all.quantized->from_row(i)); });
+    } else if (!all.laid_for(type)) {
+        const int64_t padded = padded_columns(columns);
+        uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
+        each_row([&](int64_t i) { kernels_.lay_float_row(type, x + i * stride, columns, words + i * padded); });
+        all.laid[static_cast<size_t>(type)] = words;
+    }
 }
 
 void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers) {
@@ -277,16 +221,10 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     if (num_x == 0) return;
 
     const std::lock_guard lock(one_call_);
-    std::optional<QuantizedRows> quantized;
-    const uint32_t* laid[3] = {};
-    for (const PackedLayer& layer : layers) {
-        const WeightType type = type_of(layer.packed);
-        if (!is_float(type)) {
-            if (!quantized) quantized = this->quantized(x);
-        } else if (!laid[static_cast<size_t>(type)]) {
-            laid[static_cast<size_t>(type)] = this->laid(x, type);
-        }
-    }
+    Activations rows_of_x;
+    rows_of_x.columns = columns;
+    for (const PackedLayer& layer : layers)
+        prepare(x.as<const float>(), x.strides[0], num_x, type_of(layer.packed), rows_of_x);
     // Few rows: a task for each thread, since taking one costs about as much as a tile. Many rows: several for each, so
     // that threads end together.
     int64_t all_tiles = 0;
@@ -304,10 +242,10 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
         for (int64_t first = 0; first < tiles; first += tiles_per_task) {
             const int64_t last = std::min(tiles, first + tiles_per_task);
             if (is_float(matrix.type)) {
-                const uint32_t* const rows_of_x = laid[static_cast<size_t>(matrix.type)];
-                float_tasks_.push_back({rows_of_x, num_x, matrix, first, last, bias, out, rows, layer.adds});
+                float_tasks_.push_back(
+                    {rows_of_x.laid_for(matrix.type), num_x, matrix, first, last, bias, out, rows, layer.adds});
             } else {
-                packed_tasks_.push_back({*quantized, num_x, matrix, first, last, bias, out, rows, layer.adds, nullptr});
+                packed_tasks_.push_back({*rows_of_x.quantized, num_x, matrix, first, last, bias, out, rows, layer.adds, nullptr});
                 scratch_bytes = std::max(scratch_bytes, kernels_.packed_scratch(matrix.type, columns));
             }
         }
@@ -361,7 +299,7 @@ void Ops::embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out
     ids.require_dtype(DType::i64);
     ids.require_shape({-1});
     ids.require_contiguous();
-    const Matrix matrix = matrix_of(weight, columns_of(weight), 2);
+    const Matrix matrix = matrix_of(weight, columns_of(weight));
     out.require_dtype(DType::f32);
     out.require_shape({ids.shape[0], matrix.columns});
     out.require_contiguous();
@@ -592,89 +530,6 @@ void Ops::attend(const Attention& attention) {
         if (left[piece.part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
             kernels_.merge_attention(attention, whole);
     });
-}
-
-void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& weights, const WeightTensor& gate,
-                  const WeightTensor& up, const WeightTensor& down, Activation activation, const Tensor& out) {
-    x.require_dtype(DType::f32);
-    x.require_shape({-1, -1});
-    x.require_contiguous_tail(1);
-    const int64_t tokens = x.shape[0], hidden = x.shape[1];
-    const Matrix gates = matrix_of(gate, hidden, 3), ups = matrix_of(up, hidden, 3);
-    const int64_t num_experts = gate.tensor.shape[0], wide = gates.rows;
-    require(up.tensor.shape[0] == num_experts && ups.rows == wide, "up must have the experts and rows of gate");
-    const Matrix downs = matrix_of(down, wide, 3);
-    require(down.tensor.shape[0] == num_experts && downs.rows == hidden,
-            "down must have the experts of gate and a row for each column of x");
-    ids.require_dtype(DType::i64);
-    ids.require_shape({tokens, -1});
-    ids.require_contiguous();
-    const int64_t choices = ids.shape[1];
-    weights.require_dtype(DType::f32);
-    weights.require_shape({tokens, choices});
-    weights.require_contiguous();
-    out.require_dtype(DType::f32);
-    out.require_shape({tokens, hidden});
-    out.require_contiguous();
-    const int64_t num_pairs = tokens * choices;
-    const int64_t* const id = ids.as<const int64_t>();
-    for (int64_t i = 0; i < num_pairs; ++i) require_index(id[i], num_experts, "expert id");
-
-    // Pairs (token, choice) in the order of experts; a token's pairs then come in the order of expert ids too.
-    std::vector<int64_t> pairs(num_pairs);
-    for (int64_t i = 0; i < num_pairs; ++i) pairs[i] = i;
-    std::stable_sort(pairs.begin(), pairs.end(), [&](int64_t a, int64_t b) { return id[a] < id[b]; });
-
-    // Up to linear_max_x pairs of one expert against some rows of its weight.
-    struct Task {
-        int64_t expert, first_pair, num_pairs, first, last;
-    };
-    const auto tasks_for = [&](int64_t rows) {
-        std::vector<Task> tasks;
-        for (int64_t begin = 0, end; begin < num_pairs; begin = end) {
-            const int64_t expert = id[pairs[begin]];
-            for (end = begin; end < num_pairs && end - begin < linear_max_x && id[pairs[end]] == expert;) ++end;
-            for (int64_t first = 0; first < rows; first += weight_rows_per_task)
-                tasks.push_back({expert, begin, end - begin, first, std::min(rows, first + weight_rows_per_task)});
-        }
-        return tasks;
-    };
-
-    const std::lock_guard lock(one_call_);
-    const std::vector<float*> scratch = this->scratch(linear_scratch);
-    const auto multiply = [&](const Task& task, const Rows& rows, const Matrix& all, float* result, int worker) {
-        kernels_.linear({rows.data + task.first_pair * rows.stride, rows.stride, task.num_pairs,
-                         expert_of(all, task.expert), task.first, task.last, nullptr,
-                         result + task.first_pair * all.rows, all.rows, scratch[worker]});
-    };
-
-    float* const gathered = expert_x_.at_least(num_pairs * hidden);
-    for (int64_t i = 0; i < num_pairs; ++i)
-        std::copy_n(x.as<const float>() + pairs[i] / choices * x.strides[0], hidden, gathered + i * hidden);
-    const Rows inputs = whole_vectors(gathered, hidden, num_pairs, hidden, padded_x_);
-    float* const gate_out = expert_gate_.at_least(num_pairs * wide);
-    float* const up_out = expert_up_.at_least(num_pairs * wide);
-    const std::vector<Task> wide_tasks = tasks_for(wide);
-    pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
-        const Task& task = wide_tasks[i];
-        multiply(task, inputs, gates, gate_out, worker);
-        multiply(task, inputs, ups, up_out, worker);
-        for (int64_t pair = task.first_pair; pair < task.first_pair + task.num_pairs; ++pair) {
-            float* const part = gate_out + pair * wide + task.first;
-            kernels_.gated(part, up_out + pair * wide + task.first, activation, part, task.last - task.first);
-        }
-    });
-
-    const Rows middle = whole_vectors(gate_out, wide, num_pairs, wide, expert_middle_);
-    float* const results = expert_out_.at_least(num_pairs * hidden);
-    const std::vector<Task> hidden_tasks = tasks_for(hidden);
-    pool_.run(static_cast<int64_t>(hidden_tasks.size()),
-              [&](int64_t i, int worker) { multiply(hidden_tasks[i], middle, downs, results, worker); });
-
-    std::fill_n(out.as<float>(), tokens * hidden, 0.0f);
-    for (int64_t i = 0; i < num_pairs; ++i)
-        kernels_.add_scaled(results + i * hidden, weights.as<const float>()[pairs[i]],
-                            out.as<float>() + pairs[i] / choices * hidden, hidden);
 }
 
 }  // namespace trivium

@@ -2,22 +2,18 @@
 // pieces of the work over threads. Shapes and meaning: the Python file of the op's name.
 #pragma once
 
+#include <initializer_list>
 #include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "checks.h"
 #include "kernels.h"
 #include "tensor.h"
 #include "thread_pool.h"
 
 namespace trivium {
-
-// A weight's tensor, and GGUF's name of its block type where it is uint8 blocks.
-struct WeightTensor {
-    Tensor tensor;
-    std::optional<std::string_view> type;
-};
 
 struct AttentionTensors {
     Tensor query_starts;
@@ -61,6 +57,21 @@ struct SampleScratch {
     std::vector<Candidate> candidates;
 };
 
+// Rows of x in each form that weights of some type are multiplied with.
+struct Activations {
+    int64_t columns;
+    std::optional<QuantizedRows> quantized;
+    const uint32_t* laid[3] = {};  // by the float type of the weights
+
+    const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(type)]; }
+};
+
+// Experts' packed matrices, one after the other.
+struct ExpertTensors {
+    WeightTensor gate, up, down;
+    int64_t wide;  // rows of gate and up
+};
+
 class Ops {
 public:
     Ops(const Kernels& kernels, int num_threads);
@@ -68,8 +79,7 @@ public:
     const Kernels& kernels() const { return kernels_; }
     int num_threads() const { return pool_.num_threads(); }
 
-    void linear(const Tensor& x, const WeightTensor& weight, const std::optional<Tensor>& bias, const Tensor& out);
-    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it.
+    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it; both may be stacks of matrices.
     void pack(const WeightTensor& weight, const Tensor& out);
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is quantized, or laid out for float weights, once.
@@ -85,8 +95,10 @@ public:
                   const Tensor& slots);
     void paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
                          const AttentionTensors& batch, float scale, int64_t window, float softcap, const Tensor& out);
-    void experts(const Tensor& x, const Tensor& ids, const Tensor& weights, const WeightTensor& gate,
-                 const WeightTensor& up, const WeightTensor& down, Activation activation, const Tensor& out);
+    // The `ids.shape[1]` likeliest experts of each token, likeliest first, and their shares of its result.
+    void route(const Tensor& logits, bool normalized, const Tensor& ids, const Tensor& shares);
+    void experts(const Tensor& x, const Tensor& ids, const Tensor& shares, const ExpertTensors& weights,
+                 Activation activation, const Tensor& out);
     void sample(const Tensor& logits, const SampleTensors& batch, const Tensor& out);
     void logprobs(const Tensor& logits, const Tensor& tokens, const Tensor& scores, const Tensor& places);
 
@@ -100,15 +112,14 @@ private:
         std::vector<float> memory_;
     };
 
-    // x with its rows padded by zeros to whole vectors, where they are not.
-    struct Rows {
-        const float* data;
-        int64_t stride;
-    };
-    Rows whole_vectors(const float* x, int64_t stride, int64_t num_rows, int64_t columns, Buffer& buffer);
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
-    QuantizedRows quantized(const Tensor& x);
-    const uint32_t* laid(const Tensor& x, WeightType type);  // for float weights
+    QuantizedRows room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer);
+    // Rows of x for weights of all `types`; they live until the next call.
+    Activations prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
+                         std::initializer_list<WeightType> types);
+    void prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all);
+    // The rows of `from` that pairs of a token and a choice need, in the order of `pairs`.
+    Activations gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices);
     void attend(const Attention& attention);  // all of attention_parts_
     int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
     // work(first, count) over `num_elements` cheap elements.
@@ -119,7 +130,6 @@ private:
     ThreadPool pool_;
     std::mutex one_call_;  // the pool and the buffers serve one call at a time
     std::vector<Buffer> scratch_;
-    Buffer padded_x_;
     Buffer quantized_x_;
     Buffer laid_x_[3];  // by the float type of the weights
     std::vector<PackedPart> packed_tasks_;
@@ -127,7 +137,7 @@ private:
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;
     std::vector<SampleScratch> sample_scratch_;  // one for each worker
-    Buffer expert_x_, expert_gate_, expert_up_, expert_middle_, expert_out_;
+    Buffer expert_quantized_, expert_laid_[3], expert_gate_, expert_up_, expert_out_;
 };
 
 }  // namespace trivium

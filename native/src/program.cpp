@@ -63,6 +63,14 @@ Tensor Program::heads(int64_t buffer, int64_t dim) {
     return floats(buffers_[static_cast<size_t>(buffer)].data(), {num_tokens_, width(buffer) / dim, dim});
 }
 
+Program::Routed Program::routed(int64_t buffer) {
+    const int64_t top_k = width(buffer) / 3;
+    float* const data = buffers_[static_cast<size_t>(buffer)].data();
+    Tensor ids = floats(data, {num_tokens_, top_k});
+    ids.dtype = DType::i64;
+    return {ids, floats(data + 2 * num_tokens_ * top_k, {num_tokens_, top_k})};
+}
+
 void Program::reserve(int64_t num_tokens) {
     num_tokens_ = num_tokens;
     for (size_t i = 0; i < buffers_.size(); ++i) {
@@ -85,12 +93,6 @@ void Program::rms_norm(int64_t x, const Tensor& weight, float eps, int64_t out) 
     const int64_t dim = weight.shape[0];
     if (width(x) % dim || width(out) != width(x)) throw std::invalid_argument("rms_norm: widths do not fit");
     steps_.push_back([=, this](const StepTensors&) { ops_.rms_norm(heads(x, dim), weight, eps, heads(out, dim)); });
-}
-
-void Program::linear(int64_t x, const WeightTensor& weight, const std::optional<Tensor>& bias, int64_t out) {
-    width(x);
-    width(out);
-    steps_.push_back([=, this](const StepTensors&) { ops_.linear(rows(x), weight, bias, rows(out)); });
 }
 
 void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
@@ -138,6 +140,23 @@ void Program::gated(int64_t gate, int64_t up, Activation activation, int64_t out
 void Program::add(int64_t x, int64_t y, int64_t out) {
     if (width(x) != width(y) || width(out) != width(x)) throw std::invalid_argument("add: widths differ");
     steps_.push_back([=, this](const StepTensors&) { ops_.add(rows(x), rows(y), rows(out)); });
+}
+
+void Program::route(int64_t logits, int64_t top_k, bool normalized, int64_t out) {
+    width(logits);
+    if (width(out) != 3 * top_k) throw std::invalid_argument("route: widths do not fit");
+    steps_.push_back([=, this](const StepTensors&) {
+        const Routed to = routed(out);
+        ops_.route(rows(logits), normalized, to.ids, to.shares);
+    });
+}
+
+void Program::experts(int64_t x, int64_t routed, const ExpertTensors& weights, Activation activation, int64_t out) {
+    if (width(x) != width(out) || width(routed) % 3) throw std::invalid_argument("experts: widths do not fit");
+    steps_.push_back([=, this](const StepTensors&) {
+        const Routed to = this->routed(routed);
+        ops_.experts(rows(x), to.ids, to.shares, weights, activation, rows(out));
+    });
 }
 
 void Program::run(const StepTensors& step, int64_t result, const Tensor& out) {

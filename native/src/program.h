@@ -45,7 +45,6 @@ public:
     void embed(const WeightTensor& weight, int64_t out);
     void scale(int64_t x, float factor, int64_t out);
     void rms_norm(int64_t x, const Tensor& weight, float eps, int64_t out);  // of each `weight` floats of a row
-    void linear(int64_t x, const WeightTensor& weight, const std::optional<Tensor>& bias, int64_t out);
     struct RecordedLayer {
         WeightTensor packed;
         std::optional<Tensor> bias;
@@ -58,6 +57,9 @@ public:
     void paged_attention(int64_t q, const RecordedAttention& attention, int64_t out);
     void gated(int64_t gate, int64_t up, Activation activation, int64_t out);
     void add(int64_t x, int64_t y, int64_t out);
+    // `out` holds the ids of a token's experts and their shares: 3 * top_k floats wide.
+    void route(int64_t logits, int64_t top_k, bool normalized, int64_t out);
+    void experts(int64_t x, int64_t routed, const ExpertTensors& weights, Activation activation, int64_t out);
 
     int64_t num_ops() const { return static_cast<int64_t>(steps_.size()); }
     // Replays all ops; the buffer `result` is then copied to `out` [T, width].
@@ -68,6 +70,10 @@ private:
 
     Tensor rows(int64_t buffer);                                // [T, width]
     Tensor heads(int64_t buffer, int64_t dim);                  // [T, width / dim, dim]
+    struct Routed {
+        Tensor ids, shares;  // [T, top_k]
+    };
+    Routed routed(int64_t buffer);
     int64_t width(int64_t buffer) const;
     void reserve(int64_t num_tokens);
 

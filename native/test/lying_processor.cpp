@@ -18,7 +18,7 @@ const Kernels& avx2_kernels() {
 const Kernels& avx512_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512";
-    kernels.linear = [](const LinearPart&) { __builtin_trap(); };
+    kernels.packed_linear = [](const PackedPart&) { __builtin_trap(); };
     return kernels;
 }
 

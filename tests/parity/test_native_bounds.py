@@ -26,15 +26,13 @@ def ops() -> Ops:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda ops: ops.linear(X, quantized(RANDOM, "Q4_1", 8, 96), None),
-            "rows of 60 bytes, which is not 64 columns",
-        ),
-        (lambda ops: ops.linear(X, torch.zeros(8, 63), None), "rows of 63 elements, which is not 64 columns"),
-        (lambda ops: ops.linear(X, torch.zeros(8, 64, dtype=torch.int32), None), "must be a floating point tensor"),
-        (lambda ops: ops.linear(X, torch.zeros(64, 8).T, None), "weight must be contiguous"),
-        (lambda ops: ops.linear(X, TABLE, torch.zeros(7)), r"bias must have shape \[8\], not \[7\]"),
-        (lambda ops: ops.linear(X[0:1].view(64), TABLE, None), "must have shape"),
+        (lambda ops: ops.linear(X, ops.prepare(quantized(RANDOM, "Q4_1", 8, 96)), None), "packed must have shape"),
+        (lambda ops: ops.linear(X, ops.prepare(torch.zeros(8, 97)), None), "packed must have shape"),
+        (lambda ops: ops.linear(X, ops.prepare(TABLE), torch.zeros(7)), r"bias must have shape \[8\], not \[7\]"),
+        (lambda ops: ops.linear(X[0:1].view(64, 1), ops.prepare(TABLE), None), "1 columns are not whole units"),
+        (lambda ops: ops.route(X, 65, True), "65 of 64 experts cannot be chosen"),
+        (lambda ops: ops.route(X, 0, True), "0 of 64 experts cannot be chosen"),
+        (lambda ops: ops.route(X[0], 2, True), "logits must have shape"),
         (lambda ops: ops.embed(torch.zeros(2, dtype=torch.int32), TABLE, torch.float32), "ids must be int64"),
         (lambda ops: ops.rms_norm(X, torch.ones(63), 1e-6), r"weight must have shape \[64\], not \[63\]"),
         (lambda ops: ops.gated(X, X[:2], "silu"), "up must have shape"),
@@ -67,12 +65,23 @@ def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(ops: Ops
 
 @pytest.mark.parametrize("expert", [-1, 4])
 def test_an_expert_that_is_not_there_is_refused(ops: Ops, expert: int) -> None:
-    gate, down = torch.zeros(4, 16, 64), torch.zeros(4, 64, 16)
+    gate, down = ops.prepare(torch.zeros(4, 16, 64)), ops.prepare(torch.zeros(4, 64, 16))
     ids = torch.tensor([[0], [expert], [1]])
     with pytest.raises(IndexError, match=f"expert id {expert} is outside 0 to 3"):
         ops.experts(X, ids, torch.ones(3, 1), gate, gate, down, "silu")
-    with pytest.raises(ValueError, match="down must have the experts of gate"):
-        ops.experts(X, ids.clamp(0, 3), torch.ones(3, 1), gate, gate, down[:3], "silu")
+
+
+def test_experts_that_do_not_fit_together_are_refused(ops: Ops) -> None:
+    gate, down, ids = ops.prepare(torch.zeros(4, 16, 64)), ops.prepare(torch.zeros(4, 64, 16)), torch.zeros(3, 1).long()
+    fewer, shorter = ops.prepare(torch.zeros(3, 64, 16)), ops.prepare(torch.zeros(4, 15, 64))
+    with pytest.raises(ValueError, match="do not fit together"):
+        ops.experts(X, ids, torch.ones(3, 1), gate, gate, fewer, "silu")
+    with pytest.raises(ValueError, match="do not fit together"):
+        ops.experts(X, ids, torch.ones(3, 1), gate, shorter, down, "silu")
+    with pytest.raises(ValueError, match="gate must have shape"):
+        ops.experts(X[:, :32], ids, torch.ones(3, 1), gate, gate, down, "silu")
+    with pytest.raises(ValueError, match=r"shares must have shape \[3, 1\], not \[3, 2\]"):
+        ops.experts(X, ids, torch.ones(3, 2), gate, gate, down, "silu")
 
 
 def int32(values: list[int]) -> Tensor:
@@ -118,14 +127,21 @@ def test_heads_that_do_not_divide_are_refused(ops: Ops) -> None:
 def test_the_extension_itself_checks_what_it_is_given() -> None:
     kernels = load_extension().Kernels("baseline", 1)
     out = torch.zeros(3, 8)
+    packed = torch.zeros(1, 64 * 64, dtype=torch.uint8)
     with pytest.raises(TypeError, match="x must be a tensor, not list"):
-        kernels.linear([[1.0]], torch.zeros(8, 64), None, None, out)
-    with pytest.raises(ValueError, match=r"out must have shape \[3, 8\], not \[3, 9\]"):
-        kernels.linear(X, torch.zeros(8, 64), None, None, torch.zeros(3, 9))
+        kernels.packed_linear([[1.0]], packed, "F32", None, out)
+    with pytest.raises(ValueError, match=r"out must have shape \[3, any\], not \[4, 8\]"):
+        kernels.packed_linear(X, packed, "F32", None, torch.zeros(4, 8))
     with pytest.raises(ValueError, match="x must be contiguous from dimension 1 on"):
-        kernels.linear(torch.zeros(64, 3).T, torch.zeros(8, 64), None, None, out)
+        kernels.packed_linear(torch.zeros(64, 3).T, packed, "F32", None, out)
     with pytest.raises(ValueError, match="no kernel for weights of type Q9_Z"):
-        kernels.linear(X, torch.zeros(8, 64, dtype=torch.uint8), "Q9_Z", None, out)
+        kernels.packed_linear(X, packed, "Q9_Z", None, out)
+    with pytest.raises(ValueError, match="packed must be uint8, not float32"):
+        kernels.packed_linear(X, packed.float(), "F32", None, out)
+    with pytest.raises(ValueError, match=r"out must have shape \[1, 4096\], not \[2, 4096\]"):
+        kernels.pack(torch.zeros(8, 64), None, torch.zeros(2, 4096, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="does not hold whole blocks"):
+        kernels.pack(torch.zeros(8, 21, dtype=torch.uint8), "Q4_1", packed)
     with pytest.raises(ValueError, match="out overlaps itself"):
         kernels.gated(X, X, "silu", torch.zeros(1, 64).expand(3, 64))
     with pytest.raises(ValueError, match="num_threads must be at least 1"):

@@ -74,10 +74,21 @@ def test_extreme_activations(instruction_set: str, random: Generator) -> None:
 
 
 @every_path
-def test_stacks_and_vectors_are_left_as_they_are(instruction_set: str, random: Generator) -> None:
+@pytest.mark.parametrize("type", QUANT_TYPES)
+def test_a_stack_is_packed_as_its_matrices_are(type: str, instruction_set: str, random: Generator) -> None:
     ops = ops_of(instruction_set)
-    for weight in (quantized(random, "Q8_0", 2, 8, 64), normal(random, 8)):
-        assert ops.prepare(weight) is weight
+    stack = quantized(random, type, 3, 21, 256)
+    packed = ops.prepare(stack)
+    assert isinstance(packed, PackedTensor) and packed.shape == (3, 21, 256)
+    for index in range(3):
+        one = ops.prepare(stack[index])
+        assert isinstance(one, PackedTensor) and torch.equal(packed.data[index], one.data)
+
+
+@every_path
+def test_vectors_are_left_as_they_are(instruction_set: str, random: Generator) -> None:
+    vector = normal(random, 8)
+    assert ops_of(instruction_set).prepare(vector) is vector
 
 
 def test_wrong_calls_are_refused(random: Generator) -> None:

@@ -4,7 +4,6 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "float_linears.h"
-#include "linear.h"
 #include "packed_linears.h"
 #include "sampling.h"
 
@@ -15,8 +14,6 @@ namespace trivium::TRIVIUM_ISA {
 
 static constexpr Kernels table = {
     .name = TRIVIUM_NAME(TRIVIUM_ISA),
-    .lanes = lanes,
-    .linear = linear,
     .packed_linear = packed_linear,
     .float_linear = float_linear,
     .lay_float_row = lay_float_row,

@@ -48,11 +48,6 @@ static inline Vec in_register(Vec v) {
 
 static inline Vec splat(float x) { return x - Vec{}; }
 
-constexpr int64_t cache_line = 64;
-
-// Asks for the cache line of an address that may lie outside the tensor: nothing is read.
-static inline void prefetch(const void* p) { __builtin_prefetch(p); }
-
 // a * b + c, rounded once where the machine can.
 static inline Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -85,19 +80,11 @@ static inline Vec pair_sums(Vec a, Vec b) {
 #endif
 }
 
-// Lane i of the result is the sum of the lanes of v[i], for i < count. The lanes of each are summed as one tree of
-// neighbours, whatever `count` is and wherever a vector stands. Destroys v.
-template <int count>
-static inline Vec lane_sums(Vec* v) {
-    static_assert(count <= lanes);
-    for (int n = count; n > 1; n /= 2)
-        for (int i = 0; i < n / 2; ++i) v[i] = pair_sums(v[2 * i], v[2 * i + 1]);
-    Vec sums = v[0];
-    for (int64_t n = lanes / count; n > 1; n /= 2) sums = pair_sums(sums, sums);
-    return sums;
+// As one tree of neighbours.
+static inline float lane_sum(Vec v) {
+    for (int64_t n = lanes; n > 1; n /= 2) v = pair_sums(v, v);
+    return v[0];
 }
-
-static inline float lane_sum(Vec v) { return lane_sums<1>(&v)[0]; }
 
 static inline float lane_max(Vec v) {
 #if defined(__AVX512F__)
@@ -132,7 +119,5 @@ static inline Vec exp(Vec x) {
 }
 
 static inline float exp(float x) { return exp(splat(x))[0]; }
-
-static inline int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
 
 }  // namespace trivium::TRIVIUM_ISA

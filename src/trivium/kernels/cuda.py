@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trivium.kernels import embed, experts, linear, logprobs, rotary, sample, write_kv
+from trivium.kernels import route as route_op
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import PlainLayout
@@ -59,6 +60,7 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         gated=gated,
         write_kv=write_kv.reference,
         paged_attention=kernels.paged_attention,
+        route=route_op.reference,
         experts=kernels.experts,
         sample=kernels.sample,
         logprobs=logprobs.reference,
@@ -119,7 +121,14 @@ class CudaKernels:
         return self._prefill(q.flatten(1), keys, values, batch, rules, out=None).view(q.shape)
 
     def experts(
-        self, x: Tensor, ids: Tensor, shares: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
+        self,
+        x: Tensor,
+        ids: Tensor,
+        shares: Tensor,
+        gate: LinearWeight,
+        up: LinearWeight,
+        down: LinearWeight,
+        activation: Activation,
     ) -> Tensor:
         self.fallbacks["experts: weights that are not joined"] += 1
         return experts.reference(x, ids, shares, gate, up, down, activation)

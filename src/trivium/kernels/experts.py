@@ -10,18 +10,25 @@ from torch import Generator, Tensor
 from trivium.kernels import gated, linear
 from trivium.kernels.cases import Case, normal, quantized
 from trivium.kernels.gated import Activation
-from trivium.kernels.weights import Weight
+from trivium.kernels.weights import LinearWeight, Weight, stored
 
 TOLERANCE = 2e-5
 
 
 def reference(
-    x: Tensor, ids: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
+    x: Tensor,
+    ids: Tensor,
+    shares: Tensor,
+    gate: LinearWeight,
+    up: LinearWeight,
+    down: LinearWeight,
+    activation: Activation,
 ) -> Tensor:
-    """x [T, H], ids int64 [T, k], weights float32 [T, k], gate and up [E, F, H], down [E, H, F] -> [T, H].
+    """x [T, H], ids int64 [T, k], shares float32 [T, k], gate and up [E, F, H], down [E, H, F] -> [T, H].
 
     A token's results are summed in the order of expert ids, so that its sum does not depend on the other tokens.
     """
+    gate, up, down = stored(gate), stored(up), stored(down)
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in torch.unique(ids).tolist():
         tokens, choices = torch.where(ids == expert)
@@ -30,7 +37,7 @@ def reference(
             linear.reference(inputs, gate[expert], None), linear.reference(inputs, up[expert], None), activation
         )
         result = linear.reference(middle, down[expert], None)
-        out.index_add_(0, tokens, result.float() * weights[tokens, choices, None])
+        out.index_add_(0, tokens, result.float() * shares[tokens, choices, None])
     return out.to(x.dtype)
 
 

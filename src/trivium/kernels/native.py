@@ -66,9 +66,9 @@ class NativeKernels:
             raise ConfigError(str(error)) from error
 
     def prepare(self, weight: Weight) -> LinearWeight:
-        """Matrices are laid in tiles: GGUF blocks for sums of whole numbers over quantized activations, float types for
-        sums of the same order in any batch."""
-        if len(weight.shape) != 2:
+        """Matrices, and stacks of them, are laid in tiles: GGUF blocks for sums of whole numbers over quantized
+        activations, float types for sums of the same order in any batch."""
+        if len(weight.shape) < 2:
             return weight
         data, type = _parts(weight)
         type = type or TYPE_NAMES[data.dtype]
@@ -82,15 +82,9 @@ class NativeKernels:
         return Packing(LAYOUT_VERSION, packed_shape, self.kernels.checksum)
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
-        if isinstance(weight, PackedTensor):
-            return self._packed_linear(x, weight, bias)
-        if not self._takes("linear", x.dtype):
+        if not isinstance(weight, PackedTensor):
+            self.fallbacks["linear: a weight that was not prepared"] += 1
             return linear.reference(x, weight, bias)
-        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
-        self.kernels.linear(_dense_rows(x), *_parts(weight), _float32(bias), out)
-        return out
-
-    def _packed_linear(self, x: Tensor, weight: PackedTensor, bias: Tensor | None) -> Tensor:
         out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
         self.kernels.packed_linear(_dense_rows(x.float()), weight.data, weight.type, _float32(bias), out)
         return out.to(x.dtype)
@@ -155,23 +149,35 @@ class NativeKernels:
         )
         return out.to(q.dtype)
 
+    def route(self, logits: Tensor, top_k: int, normalized: bool) -> tuple[Tensor, Tensor]:
+        ids = torch.empty((logits.shape[0], top_k), dtype=torch.int64)
+        shares = torch.empty((logits.shape[0], top_k), dtype=torch.float32)
+        self.kernels.route(logits.float().contiguous(), normalized, ids, shares)
+        return ids, shares
+
     def experts(
-        self, x: Tensor, ids: Tensor, weights: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation
+        self,
+        x: Tensor,
+        ids: Tensor,
+        shares: Tensor,
+        gate: LinearWeight,
+        up: LinearWeight,
+        down: LinearWeight,
+        activation: Activation,
     ) -> Tensor:
-        if not self._takes("experts", x.dtype):
-            return experts.reference(x, ids, weights, gate, up, down, activation)
+        if not (isinstance(gate, PackedTensor) and isinstance(up, PackedTensor) and isinstance(down, PackedTensor)):
+            self.fallbacks["experts: weights that were not prepared"] += 1
+            return experts.reference(x, ids, shares, gate, up, down, activation)
         out = torch.empty(x.shape, dtype=torch.float32)
         self.kernels.experts(
-            _dense_rows(x),
+            _dense_rows(x.float()),
             ids.contiguous(),
-            weights.contiguous(),
-            *_parts(gate),
-            *_parts(up),
-            *_parts(down),
+            shares.contiguous(),
+            *expert_parts(gate, up, down),
             activation,
             out,
         )
-        return out
+        return out.to(x.dtype)
 
     def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         draws, penalties, biases, masks = batch.draws, batch.penalties, batch.biases, batch.masks
@@ -203,9 +209,17 @@ class NativeKernels:
 
 
 def packed_shape(type: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the bytes of a packed weight [out, in]: [tiles, bytes of a tile]."""
-    *_, rows, columns = shape
-    return (-(-rows // TILE_ROWS), load_extension().packed_tile_bytes(type, columns))
+    """Of the bytes of a packed weight [..., out, in]: [..., tiles, bytes of a tile]."""
+    *stack, rows, columns = shape
+    return (*stack, -(-rows // TILE_ROWS), load_extension().packed_tile_bytes(type, columns))
+
+
+def expert_parts(gate: PackedTensor, up: PackedTensor, down: PackedTensor) -> tuple[Any, ...]:
+    """As the extension takes them, with the rows of gate and up, which their bytes do not tell."""
+    num_experts, wide, hidden = gate.shape
+    if up.shape != gate.shape or down.shape != (num_experts, hidden, wide):
+        raise ValueError(f"experts of gate {gate.shape}, up {up.shape} and down {down.shape} do not fit together")
+    return (gate.data, gate.type, up.data, up.type, down.data, down.type, wide)
 
 
 def _parts(weight: Weight) -> tuple[Tensor, str | None]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import LaneLayout
-from trivium.kernels.native import NativeKernels, load_extension
+from trivium.kernels.native import NativeKernels, expert_parts, load_extension
 from trivium.kernels.ops import NotRecordable, Ops
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 
@@ -141,7 +141,8 @@ class Recording:
             gated=self._gated,  # type: ignore[arg-type]
             write_kv=self._write_kv,  # type: ignore[arg-type]
             paged_attention=self._paged_attention,  # type: ignore[arg-type]
-            experts=self._experts,
+            route=self._route,  # type: ignore[arg-type]
+            experts=self._experts,  # type: ignore[arg-type]
             kv_layout=LaneLayout(),
             sample=self._after,
             logprobs=self._after,
@@ -162,11 +163,8 @@ class Recording:
 
     def _linear(self, x: Value, weight: LinearWeight, bias: Tensor | None) -> Value:
         out = self.value((weight.shape[0],))
-        bias = None if bias is None else bias.float()
-        if isinstance(weight, PackedTensor):
-            self.note("packed_linears", (x,), (out,), PackedLayer(weight, bias))
-        else:
-            self.note("linear", (x,), (out,), *_parts(weight), bias)
+        assert isinstance(weight, PackedTensor)
+        self.note("packed_linears", (x,), (out,), PackedLayer(weight, None if bias is None else bias.float()))
         return out
 
     def _rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
@@ -201,8 +199,27 @@ class Recording:
         self.note("paged_attention", (q,), (out,), key_cache, value_cache, batch.index, scale, window, softcap)
         return out
 
-    def _experts(self, *_: object) -> NoReturn:
-        raise NotRecordable("experts have no native op in graph mode")
+    def _route(self, logits: Value, top_k: int, normalized: bool) -> tuple[Value, Value]:
+        """One value stands for both results: ids of 8 bytes and shares of 4, of each choice."""
+        out = self.value((3 * top_k,))
+        self.note("route", (logits,), (out,), top_k, normalized)
+        return out, out
+
+    def _experts(
+        self,
+        x: Value,
+        ids: Value,
+        shares: Value,
+        gate: LinearWeight,
+        up: LinearWeight,
+        down: LinearWeight,
+        activation: Activation,
+    ) -> Value:
+        assert ids is shares, "both come from `route`"
+        assert isinstance(gate, PackedTensor) and isinstance(up, PackedTensor) and isinstance(down, PackedTensor)
+        out = self.value(x.shape_of_token)
+        self.note("experts", (x, ids), (out,), *expert_parts(gate, up, down), activation)
+        return out
 
     def _after(self, *_: object) -> NoReturn:
         raise NotRecordable("what is done with logits comes after the recorded ops")
@@ -326,13 +343,14 @@ _EMIT: dict[str, Emit] = {
     "embed": lambda program, i, o, a: program.embed(*a, o[0]),
     "scale": lambda program, i, o, a: program.scale(i[0], a[0], o[0]),
     "rms_norm": lambda program, i, o, a: program.rms_norm(i[0], *a, o[0]),
-    "linear": lambda program, i, o, a: program.linear(i[0], *a, o[0]),
     "packed_linears": lambda program, i, o, a: program.packed_linears(
         i[0], [(x.weight.data, x.weight.type, x.bias, out, x.adds) for x, out in zip(a, o, strict=True)]
     ),
     "rotary": lambda program, i, o, a: program.rotary(*i, *a, *o),
     "write_kv": lambda program, i, o, a: program.write_kv(*i, *a),
     "paged_attention": lambda program, i, o, a: program.paged_attention(i[0], *a, o[0]),
+    "route": lambda program, i, o, a: program.route(i[0], *a, o[0]),
+    "experts": lambda program, i, o, a: program.experts(*i, *a, o[0]),
     "gated": lambda program, i, o, a: program.gated(*i, a[0], o[0]),
     "add": lambda program, i, o, a: program.add(*i, o[0]),
 }

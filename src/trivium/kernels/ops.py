@@ -33,9 +33,9 @@ class ExpertLayers:
     """Gated feed-forward layers, of which each token goes through the `top_k` that the router finds likeliest."""
 
     router: LinearWeight  # [E, H]
-    gate: Weight  # [E, F, H]
-    up: Weight  # [E, F, H]
-    down: Weight  # [E, H, F]
+    gate: LinearWeight  # [E, F, H]
+    up: LinearWeight  # [E, F, H]
+    down: LinearWeight  # [E, H, F]
     top_k: int
     norm_topk_prob: bool  # the shares of the chosen experts sum to 1
     activation: Activation
@@ -99,7 +99,7 @@ class FusedOps(Protocol):
 class Ops:
     """What a model may call. Shapes and meaning: the file of the op's name."""
 
-    prepare: Callable[[Weight], LinearWeight]  # once, at load: a matrix as `linear` likes it best
+    prepare: Callable[[Weight], LinearWeight]  # once, at load: a matrix as `linear`, a stack as `experts` likes it best
     linear: Callable[[Tensor, LinearWeight, Tensor | None], Tensor]
     embed: Callable[[Tensor, Weight, torch.dtype], Tensor]
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
@@ -107,7 +107,8 @@ class Ops:
     gated: Callable[[Tensor, Tensor, Activation], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, Tensor, AttentionBatch, float, int | None, float | None], Tensor]
-    experts: Callable[[Tensor, Tensor, Tensor, Weight, Weight, Weight, Activation], Tensor]
+    route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+    experts: Callable[[Tensor, Tensor, Tensor, LinearWeight, LinearWeight, LinearWeight, Activation], Tensor]
     kv_layout: KVLayout  # of the caches that write_kv and paged_attention take
     sample: Callable[[Tensor, SampleBatch], Tensor]
     logprobs: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -170,10 +171,7 @@ class Ops:
         if self.fused is not None:
             return self.fused.norm_experts_add(hidden, norm, eps, experts)
         x = self.rms_norm(hidden, norm, eps)
-        probabilities = torch.softmax(self.linear(x, experts.router, None), dim=-1, dtype=torch.float32)
-        shares, ids = torch.topk(probabilities, experts.top_k, dim=-1)
-        if experts.norm_topk_prob:
-            shares = shares / shares.sum(dim=-1, keepdim=True)
+        ids, shares = self.route(self.linear(x, experts.router, None), experts.top_k, experts.norm_topk_prob)
         return hidden + self.experts(x, ids, shares, experts.gate, experts.up, experts.down, experts.activation)
 
     def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
@@ -191,6 +189,7 @@ OP_NAMES = (
     "gated",
     "write_kv",
     "paged_attention",
+    "route",
     "experts",
     "sample",
     "logprobs",

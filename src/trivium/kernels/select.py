@@ -6,7 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
-from trivium.kernels import embed, experts, gated, linear, logprobs, paged_attention, rms_norm, rotary, sample, write_kv
+from trivium.kernels import (
+    embed,
+    experts,
+    gated,
+    linear,
+    logprobs,
+    paged_attention,
+    rms_norm,
+    rotary,
+    route,
+    sample,
+    write_kv,
+)
 from trivium.kernels.kv_layout import LaneLayout, PlainLayout
 from trivium.kernels.native import NativeKernels
 from trivium.kernels.native_program import record
@@ -61,6 +73,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         gated=native.gated,
         write_kv=native.write_kv,
         paged_attention=native.paged_attention,
+        route=native.route,
         experts=native.experts,
         kv_layout=LaneLayout(),
         sample=native.sample,
@@ -84,6 +97,7 @@ def reference_ops(reason: str) -> Ops:
         gated=gated.reference,
         write_kv=write_kv.reference,
         paged_attention=paged_attention.reference,
+        route=route.reference,
         experts=experts.reference,
         kv_layout=PlainLayout(),
         sample=sample.reference,

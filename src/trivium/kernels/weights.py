@@ -48,6 +48,12 @@ Weight = Tensor | QuantizedTensor  # as it was stored
 LinearWeight = Weight | PackedTensor  # as `linear` takes it
 
 
+def stored(weight: LinearWeight) -> Weight:
+    """Of a weight that was not packed, for readers who know no provider's layout."""
+    assert not isinstance(weight, PackedTensor), "only the provider that packed a weight can read it"
+    return weight
+
+
 @dataclass(frozen=True)
 class LinearLayers:
     """Linear layers of one input, side by side."""

@@ -29,7 +29,7 @@ class Weights:
         return self.by_name[self.prefix + name]
 
     def stored(self, name: str) -> Weight:
-        """Of a weight that is no plain matrix of a linear layer: read by rows, or a stack of experts."""
+        """Of a weight that is read by rows."""
         weight = self.by_name[self.prefix + name]
         assert not isinstance(weight, PackedTensor)
         return weight
@@ -135,9 +135,9 @@ class SparseMLP:
         assert spec.moe is not None
         experts = ExpertLayers(
             router=weights.matrix("router.weight"),
-            gate=weights.stored("experts.gate.weight"),
-            up=weights.stored("experts.up.weight"),
-            down=weights.stored("experts.down.weight"),
+            gate=weights.matrix("experts.gate.weight"),
+            up=weights.matrix("experts.up.weight"),
+            down=weights.matrix("experts.down.weight"),
             gate_up=weights.vector("experts.gate_up.weight") if weights.has("experts.gate_up.weight") else None,
             top_k=spec.moe.top_k,
             norm_topk_prob=spec.moe.norm_topk_prob,

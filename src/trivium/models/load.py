@@ -87,7 +87,7 @@ def _prepared(
     weight: FoundWeight, laid: Callable[[], Weight], checkpoint: Checkpoint, ops: Ops, packed: PackedWeights
 ) -> LinearWeight:
     """As the kernels like it: mapped if it was packed before, else made from what `laid` gives."""
-    if len(weight.shape) != 2:
+    if len(weight.shape) == 1:
         return laid()
     if kept := packed.get(weight.name, weight.type(checkpoint), weight.shape):
         return kept

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -246,10 +247,11 @@ def test_what_killed_writers_and_removed_models_left_is_swept(model: Path, tmp_p
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's own account of memory")
 def test_a_packed_models_own_pages_do_not_stay_in_memory(tmp_path: Path, ops: Ops) -> None:
-    path = ModelStore().resolve(DEFAULT_MODEL)
+    path = Path(shutil.copy(ModelStore().resolve(DEFAULT_MODEL), tmp_path / "model.gguf"))
     decoder, _ = start(path, tmp_path / "packed", ops)
     assert isinstance(decoder.lm_head, PackedTensor)
-    assert resident_bytes(path) < path.stat().st_size // 10
+    # The embedding is read by rows, and a page that is read brings its neighbours.
+    assert 0 < resident_bytes(path) < path.stat().st_size // 5
 
 
 def resident_bytes(path: Path) -> int:

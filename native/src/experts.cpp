@@ -1,0 +1,222 @@
+// Layers of which each token goes through a few: which, and what they make of it.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "ops.h"
+
+namespace trivium {
+
+namespace {
+
+// Pairs of a token and one of its choices that go to one expert: places [first, first + count) in the order of experts.
+struct Group {
+    int64_t expert, first, count;
+};
+
+struct Task {
+    const Group* group;
+    int64_t first_tile, last_tile;
+};
+
+std::vector<Group> grouped(const std::vector<int64_t>& pairs, const int64_t* ids) {
+    std::vector<Group> groups;
+    for (int64_t i = 0; i < static_cast<int64_t>(pairs.size()); ++i) {
+        const int64_t expert = ids[pairs[static_cast<size_t>(i)]];
+        if (groups.empty() || groups.back().expert != expert) groups.push_back({expert, i, 0});
+        ++groups.back().count;
+    }
+    return groups;
+}
+
+// Few rows: about a task for each thread, since taking one costs about as much as a tile; many rows: several.
+std::vector<Task> tasks_of(const std::vector<Group>& groups, int64_t tiles, int num_threads) {
+    int64_t most_rows = 0;
+    for (const Group& group : groups) most_rows = std::max(most_rows, group.count);
+    const int64_t tasks = std::clamp<int64_t>(most_rows, 1, 8) * num_threads;
+    const int64_t tiles_per_task = ceil_div(static_cast<int64_t>(groups.size()) * tiles, tasks);
+    std::vector<Task> all;
+    for (const Group& group : groups)
+        for (int64_t first = 0; first < tiles; first += tiles_per_task)
+            all.push_back({&group, first, std::min(tiles, first + tiles_per_task)});
+    return all;
+}
+
+// The first expert's matrix of a stack; `rows` and `columns` are of each.
+PackedMatrix first_of(const WeightTensor& stack, int64_t num_experts, int64_t rows, int64_t columns) {
+    const WeightType type = type_of(stack);
+    require(is_float(type) || (columns > 0 && columns % packed_layout(type).unit_columns == 0),
+            std::to_string(columns) + " columns are not whole units of the weight's type");
+    stack.tensor.require_shape({num_experts, packed_tiles(rows), packed_tile_bytes(type, columns)});
+    stack.tensor.require_contiguous();
+    return {type, stack.tensor.as<const uint8_t>(), rows, columns};
+}
+
+PackedMatrix expert_of(const PackedMatrix& first, int64_t index) {
+    PackedMatrix one = first;
+    one.data += index * packed_bytes(first.type, first.rows, first.columns);
+    return one;
+}
+
+void multiply(const Kernels& kernels, const Activations& x, const Task& task, const PackedMatrix& first, float* out,
+              void* scratch) {
+    const PackedMatrix weight = expert_of(first, task.group->expert);
+    const int64_t row = task.group->first, count = task.group->count;
+    float* const result = out + row * weight.rows;
+    if (is_float(weight.type)) {
+        const uint32_t* const rows = x.laid_for(weight.type) + row * padded_columns(x.columns);
+        kernels.float_linear(
+            {rows, count, weight, task.first_tile, task.last_tile, nullptr, result, weight.rows, false});
+    } else {
+        kernels.packed_linear({x.quantized->from_row(row), count, weight, task.first_tile, task.last_tile, nullptr, result,
+                               weight.rows, false, scratch});
+    }
+}
+
+}  // namespace
+
+void Ops::route(const Tensor& logits, bool normalized, const Tensor& ids, const Tensor& shares) {
+    logits.require_dtype(DType::f32);
+    logits.require_shape({-1, -1});
+    logits.require_contiguous();
+    const int64_t tokens = logits.shape[0], num_experts = logits.shape[1];
+    ids.require_dtype(DType::i64);
+    ids.require_shape({tokens, -1});
+    const int64_t choices = ids.shape[1];
+    require(choices >= 1 && choices <= num_experts,
+            std::to_string(choices) + " of " + std::to_string(num_experts) + " experts cannot be chosen");
+    shares.require_dtype(DType::f32);
+    shares.require_shape({tokens, choices});
+    for (const Tensor* t : {&ids, &shares}) t->require_contiguous();
+
+    const std::lock_guard lock(one_call_);
+    const int64_t tokens_per_task = cheap_rows_per_task(tokens, 16 * num_experts);
+    pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
+        std::vector<int64_t> order(static_cast<size_t>(num_experts));
+        const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
+        for (int64_t token = task * tokens_per_task; token < last; ++token) {
+            const float* const row = logits.as<const float>() + token * num_experts;
+            for (int64_t i = 0; i < num_experts; ++i) order[static_cast<size_t>(i)] = i;
+            // What is not a number comes first, so that it is seen in the result; of equals, the lower expert.
+            const auto key = [row](int64_t i) { return std::isnan(row[i]) ? INFINITY : row[i]; };
+            const auto likelier = [key](int64_t a, int64_t b) { return key(a) > key(b) || (key(a) == key(b) && a < b); };
+            std::partial_sort(order.begin(), order.begin() + choices, order.end(), likelier);
+            const float highest = row[order[0]];
+            float all = 0.0f, chosen = 0.0f;
+            for (int64_t i = 0; i < num_experts; ++i) all += std::exp(row[i] - highest);
+            float* const share = shares.as<float>() + token * choices;
+            for (int64_t i = 0; i < choices; ++i) {
+                ids.as<int64_t>()[token * choices + i] = order[static_cast<size_t>(i)];
+                share[i] = std::exp(row[order[static_cast<size_t>(i)]] - highest) / all;
+                chosen += share[i];
+            }
+            for (int64_t i = 0; normalized && i < choices; ++i) share[i] /= chosen;
+        }
+    });
+}
+
+Activations Ops::gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices) {
+    const int64_t count = static_cast<int64_t>(pairs.size()), columns = from.columns;
+    Activations all;
+    all.columns = columns;
+    if (from.quantized) {
+        all.quantized = room_for_quantized(count, columns, expert_quantized_);
+        const size_t groups = static_cast<size_t>(from.quantized->num_groups());
+        for (int64_t i = 0; i < count; ++i) {
+            const QuantizedRows row = from.quantized->from_row(pairs[static_cast<size_t>(i)] / choices);
+            const QuantizedRows to = all.quantized->from_row(i);
+            std::memcpy(to.q, row.q, static_cast<size_t>(columns));
+            std::memcpy(to.scales, row.scales, 4 * groups);
+            std::memcpy(to.sums, row.sums, 4 * groups);
+            std::memcpy(to.q_sums, row.q_sums, 8 * groups);
+        }
+    }
+    const int64_t padded = padded_columns(columns);
+    for (size_t type = 0; type < 3; ++type) {
+        if (!from.laid[type]) continue;
+        uint32_t* const words = reinterpret_cast<uint32_t*>(expert_laid_[type].at_least(count * padded));
+        for (int64_t i = 0; i < count; ++i)
+            std::copy_n(from.laid[type] + pairs[static_cast<size_t>(i)] / choices * padded, padded, words + i * padded);
+        all.laid[type] = words;
+    }
+    return all;
+}
+
+void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, const ExpertTensors& weights,
+                  Activation activation, const Tensor& out) {
+    x.require_dtype(DType::f32);
+    x.require_shape({-1, -1});
+    x.require_contiguous_tail(1);
+    const int64_t tokens = x.shape[0], hidden = x.shape[1], wide = weights.wide;
+    require(weights.gate.tensor.ndim == 3, "gate must be a stack of packed matrices");
+    const int64_t num_experts = weights.gate.tensor.shape[0];
+    const PackedMatrix gate = first_of(weights.gate, num_experts, wide, hidden);
+    const PackedMatrix up = first_of(weights.up, num_experts, wide, hidden);
+    const PackedMatrix down = first_of(weights.down, num_experts, hidden, wide);
+    ids.require_dtype(DType::i64);
+    ids.require_shape({tokens, -1});
+    ids.require_contiguous();
+    const int64_t choices = ids.shape[1], num_pairs = tokens * choices;
+    shares.require_dtype(DType::f32);
+    shares.require_shape({tokens, choices});
+    shares.require_contiguous();
+    out.require_dtype(DType::f32);
+    out.require_shape({tokens, hidden});
+    out.require_contiguous();
+    const int64_t* const id = ids.as<const int64_t>();
+    for (int64_t i = 0; i < num_pairs; ++i) require_index(id[i], num_experts, "expert id");
+
+    const std::lock_guard lock(one_call_);
+    std::vector<int64_t> pairs(static_cast<size_t>(num_pairs)), place_of(static_cast<size_t>(num_pairs));
+    for (int64_t i = 0; i < num_pairs; ++i) pairs[static_cast<size_t>(i)] = i;
+    std::stable_sort(pairs.begin(), pairs.end(), [id](int64_t a, int64_t b) { return id[a] < id[b]; });
+    for (int64_t i = 0; i < num_pairs; ++i) place_of[static_cast<size_t>(pairs[static_cast<size_t>(i)])] = i;
+    const std::vector<Group> groups = grouped(pairs, id);
+
+    int64_t scratch_bytes = 0;
+    for (const PackedMatrix* matrix : {&gate, &up, &down})
+        if (!is_float(matrix->type))
+            scratch_bytes = std::max(scratch_bytes, kernels_.packed_scratch(matrix->type, matrix->columns));
+    const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
+
+    const Activations of_tokens = prepared(x.as<const float>(), x.strides[0], tokens, hidden, {gate.type, up.type});
+    const Activations inputs = gathered(of_tokens, pairs, choices);
+    float* const gated = expert_gate_.at_least(num_pairs * wide);
+    float* const ups = expert_up_.at_least(num_pairs * wide);
+    const std::vector<Task> wide_tasks = tasks_of(groups, packed_tiles(wide), pool_.num_threads());
+    pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
+        const Task& task = wide_tasks[static_cast<size_t>(i)];
+        multiply(kernels_, inputs, task, gate, gated, scratch[static_cast<size_t>(worker)]);
+        multiply(kernels_, inputs, task, up, ups, scratch[static_cast<size_t>(worker)]);
+        const int64_t first = task.first_tile * packed_tile_rows, last = std::min(wide, task.last_tile * packed_tile_rows);
+        for (int64_t pair = task.group->first; pair < task.group->first + task.group->count; ++pair) {
+            float* const part = gated + pair * wide + first;
+            kernels_.gated(part, ups + pair * wide + first, activation, part, last - first);
+        }
+    });
+
+    const Activations middle = prepared(gated, wide, num_pairs, wide, {down.type});
+    float* const results = expert_out_.at_least(num_pairs * hidden);
+    const std::vector<Task> hidden_tasks = tasks_of(groups, packed_tiles(hidden), pool_.num_threads());
+    pool_.run(static_cast<int64_t>(hidden_tasks.size()), [&](int64_t i, int worker) {
+        multiply(kernels_, middle, hidden_tasks[static_cast<size_t>(i)], down, results, scratch[static_cast<size_t>(worker)]);
+    });
+
+    // In the order of expert ids, so that a token's sum does not depend on the other tokens or on the order of its choices.
+    const int64_t tokens_per_task = cheap_rows_per_task(tokens, hidden * choices);
+    pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
+        const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
+        for (int64_t token = task * tokens_per_task; token < last; ++token) {
+            const auto places = place_of.begin() + token * choices;
+            std::sort(places, places + choices);
+            float* const sum = out.as<float>() + token * hidden;
+            std::fill_n(sum, hidden, 0.0f);
+            for (auto place = places; place < places + choices; ++place)
+                kernels_.add_scaled(results + *place * hidden, shares.as<const float>()[pairs[static_cast<size_t>(*place)]],
+                                    sum, hidden);
+        }
+    });
+}
+
+}  // namespace trivium
