@@ -7,7 +7,7 @@ import pytest
 from native_paths import INSTRUCTION_SETS
 
 NATIVE = Path(__file__).parents[2] / "native"
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c"]
 HAS_PAIRS = "avx512_bf16" in INSTRUCTION_SETS
 
 with_avx512 = pytest.mark.skipif("avx512" not in INSTRUCTION_SETS, reason="the tile kernels are made of AVX-512 too")
@@ -35,3 +35,8 @@ def test_attention_by_tiles_is_attention_by_vectors_to_the_bit(tmp_path: Path) -
 @pytest.mark.skipif(not HAS_PAIRS, reason="where there are tiles, there are products of pairs")
 def test_float_layers_by_tiles_are_those_by_vectors_to_the_bit(tmp_path: Path) -> None:
     assert what_differs("float_tiles.cpp", tmp_path, "packed.cpp") == "0 of 72 differ\n"
+
+
+@with_avx512
+def test_quantized_layers_by_tiles_are_those_by_vectors_to_the_bit(tmp_path: Path) -> None:
+    assert what_differs("quantized_tiles.cpp", tmp_path, "packed.cpp") == "0 of 150 differ\n"

@@ -1,0 +1,60 @@
+// Linear layers on quantized weights by AMX tiles on a processor without them: the tile instructions are modelled, and what
+// they give is compared with the vector kernel to the bit. Prints one line for each case that differs, and the count.
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "modelled_tiles.h"
+
+#define __AMX_INT8__ 1
+#define TRIVIUM_ISA tile_model
+#include "../src/kernels/packed_linears.h"
+
+using namespace trivium;
+using namespace trivium::tile_model;
+
+int main(int, char** arguments) {
+    std::mt19937 random(static_cast<unsigned>(std::atoi(arguments[1])));
+    std::normal_distribution<float> normal;
+    int differing = 0, cases = 0;
+    for (int t = 0; t < num_weight_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t);
+        if (is_float(type)) continue;
+        for (const int64_t num_x : {24, 31, 32, 33, 530}) {
+            for (const auto [rows, columns] : {std::pair<int64_t, int64_t>{16, 256}, {40, 768}, {9, 1024}}) {
+                std::vector<uint8_t> blocks(rows * bytes_of(type, columns));
+                for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random() % 60);  // as float16: small and finite
+                const Matrix matrix = {type, blocks.data(), rows, columns};
+                const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
+                std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
+                for (int64_t i = 0; i < tiles; ++i) pack_tile(matrix, 16 * i, packed.data() + i * tile_bytes);
+
+                std::vector<float> x(columns), scales(num_x * columns / 32), sums(num_x * columns / 32), bias(rows);
+                std::vector<int8_t> q(num_x * quantized_stride(columns));
+                std::vector<int32_t> q_sums(num_x * columns / 16);
+                const QuantizedRows quantized = {q.data(),      scales.data(), sums.data(),
+                                                 q_sums.data(), columns,       quantized_stride(columns)};
+                for (int64_t m = 0; m < num_x; ++m) {
+                    for (float& value : x) value = normal(random);
+                    quantize_row(x.data(), quantized.from_row(m));
+                }
+                for (float& value : bias) value = normal(random);
+                std::vector<float> by_tiles(num_x * rows), by_vectors(num_x * rows);
+                std::vector<char> memory(static_cast<size_t>(packed_scratch(type, columns)) + 64);
+                void* const scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+                PackedPart part = {quantized,   num_x, {type, packed.data(), rows, columns}, 0, tiles,
+                                   bias.data(), by_tiles.data(), rows, true, scratch};
+                packed_linear(part);
+                part.out = by_vectors.data();
+                for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part); });
+                ++cases;
+                if (memcmp(by_tiles.data(), by_vectors.data(), 4 * by_tiles.size()) == 0) continue;
+                ++differing;
+                std::printf("%s, %d rows, %d x %d\n", layout(type).name, int(num_x), int(rows), int(columns));
+            }
+        }
+    }
+    std::printf("%d of %d differ\n", differing, cases);
+    return differing != 0;
+}
