@@ -372,11 +372,6 @@ class EngineClient:
         finally:
             del self._stats_asked[ticket]
 
-    @property
-    def last_stats(self) -> Stats | None:
-        """The newest that came of themselves, half a second old at most while the loop turns."""
-        return self._last_stats
-
     def health(self) -> Health:
         stats, now = self._last_stats, time.monotonic()
         last_turn_age = now - stats.last_turn if stats is not None else None

@@ -143,18 +143,14 @@ class EngineCollector(Collector):
         ):
             yield CounterMetricFamily(f"trivium_{name}", text, value)
         yield from _grammar_metrics(sample.grammar)
-        held_back = CounterMetricFamily(
-            "trivium_held_back", "Times a sequence could not be planned ahead, by reason", labels=["reason"]
-        )
-        for reason, count in sample.held_back.items():
-            held_back.add_metric([reason], count)
-        yield held_back
-        eager = CounterMetricFamily(
-            "trivium_eager_steps", "Steps computed op by op, by the reason why not by a graph", labels=["reason"]
-        )
-        for reason, count in sample.eager_steps.items():
-            eager.add_metric([reason], count)
-        yield eager
+        for name, text, counts in (
+            ("held_back", "Times a sequence could not be planned ahead, by reason", sample.held_back),
+            ("eager_steps", "Steps computed op by op, by the reason why not by a graph", sample.eager_steps),
+        ):
+            by_reason = CounterMetricFamily(f"trivium_{name}", text, labels=["reason"])
+            for reason, count in counts.items():
+                by_reason.add_metric([reason], count)
+            yield by_reason
         fallbacks = CounterMetricFamily(
             "trivium_op_fallbacks",
             "Calls of an op that its kernels handed to the slow reference, by op and reason",

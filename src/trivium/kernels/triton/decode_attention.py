@@ -30,21 +30,15 @@ class DecodeTiles:
 
 
 @triton.jit
-def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr, FIXED_TILES: tl.constexpr):
-    """(first key that is seen, begin, end) of a split of the keys before the newest; cut at multiples of TILE.
-
-    FIXED_TILES > 0: that many tiles to a split, whatever the context; else as many as share them evenly.
-    """
+def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr):
+    """(first key that is seen, begin, end) of a split of the keys before the newest; cut at multiples of TILE."""
     before = context - 1
     seen = 0
     if WINDOW > 0:
         seen = tl.maximum(context - WINDOW, 0)
     first_tile = seen // TILE
     tiles = tl.cdiv(before, TILE) - first_tile
-    if FIXED_TILES > 0:
-        per_split = FIXED_TILES
-    else:
-        per_split = tl.maximum(tl.cdiv(tiles, num_splits), 1)
+    per_split = tl.maximum(tl.cdiv(tiles, num_splits), 1)
     begin = (first_tile + split * per_split) * TILE
     end = tl.minimum(begin + per_split * TILE, before)
     return seen, begin, end
@@ -62,7 +56,7 @@ def _decode(
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
-    FIXED_TILES: tl.constexpr, STAGES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The newest key and value are seen by the first split, from registers: it is the one that every row has."""
     row = tl.program_id(0).to(tl.int64)
@@ -70,7 +64,7 @@ def _decode(
     split = tl.program_id(2)
     num_splits = tl.num_programs(2)
     context = tl.load(contexts + row)
-    seen, begin, end = _span(context, split, num_splits, WINDOW, TILE, FIXED_TILES)
+    seen, begin, end = _span(context, split, num_splits, WINDOW, TILE)
     member = tl.arange(0, BLOCK_G)[:, None]
     element = tl.arange(0, BLOCK_D)[None, :]
     valid = (member < GROUP) & (element < SIZE)
@@ -155,13 +149,13 @@ def _decode(
 def _merge(
     part_out, part_max, part_sum, contexts, out,
     NUM_Q: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    FIXED_TILES: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     context = tl.load(contexts + row)
     split = tl.arange(0, BLOCK_S)
-    _, begin, end = _span(context, split, SPLITS, WINDOW, TILE, FIXED_TILES)
+    _, begin, end = _span(context, split, SPLITS, WINDOW, TILE)
     ran = (context > 0) & (split < SPLITS) & ((split == 0) | (begin < end))
     index = (row * NUM_Q + head) * SPLITS + split
     highest = tl.load(part_max + index, mask=ran, other=float("-inf"))
@@ -186,15 +180,13 @@ def decode_attention(
     batch: AttentionBatch,
     rules: HeadRules,
     tiles: DecodeTiles,
-    fixed_tiles: int = 0,
     out: Tensor | None = None,
 ) -> Tensor:
     """q [R, Hq * D], k and v [R, Hkv * D] of one token of each row, caches [num_blocks, block_size, Hkv, D]
     -> [R, Hq * D].
 
     With `cos` and `sin` [R, half] q and k are as projected; without, normed and turned already. A row whose context
-    is 0 only pads: nothing is stored, and its result is 0. `fixed_tiles` > 0 cuts a row's keys into splits of that
-    many tiles, so that its sums do not depend on the batch; it then must have room in `tiles.splits` of them.
+    is 0 only pads: nothing is stored, and its result is 0.
     """
     rows, size = len(q), rules.head_dim
     num_q, num_kv = q.shape[1] // size, k.shape[1] // size
@@ -207,7 +199,7 @@ def decode_attention(
     if splits > 1:
         part_out = torch.empty((rows, num_q, splits, size), dtype=torch.float32, device=q.device)
         part_max, part_sum = torch.empty((2, rows, num_q, splits), dtype=torch.float32, device=q.device)
-    cut = {"WINDOW": rules.window or 0, "TILE": tiles.keys, "FIXED_TILES": fixed_tiles}
+    cut = {"WINDOW": rules.window or 0, "TILE": tiles.keys}
     _decode[(rows, num_kv, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), rules.q_norm, rules.k_norm, rules.norm_eps, cos, sin,
         batch.slots, keys, values, keys.stride(0), keys.stride(1), keys.stride(2),
