@@ -53,6 +53,7 @@ struct SampleScratch {
     };
     std::vector<float> logits;
     std::vector<int64_t> weights;
+    std::vector<int64_t> head_weights, head_tokens;  // of the likeliest, by id
     std::vector<int32_t> counts;  // all 0 between rows
     std::vector<Candidate> candidates;
 };

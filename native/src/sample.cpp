@@ -50,31 +50,55 @@ struct Kept {
 // The weights of a row's tokens.
 class Weights {
 public:
-    Weights(const Kernels& kernels, const int64_t* weights, int64_t num_tokens, std::vector<Candidate>& candidates)
-        : kernels_(kernels), weights_(weights), num_tokens_(num_tokens), candidates_(candidates) {}
+    Weights(const Kernels& kernels, int64_t num_tokens, SampleScratch& scratch)
+        : kernels_(kernels), weights_(scratch.weights.data()), num_tokens_(num_tokens), scratch_(scratch) {}
 
     Kept all() const { return {0, -1, at_least(1).mass}; }
-    WeightSum at_least(int64_t least) const { return kernels_.weights_at_least(weights_, num_tokens_, least); }
+    WeightSum at_least(int64_t least) const;
+    void find_head();  // before anything is filtered
     Kept first_until(int64_t count, int64_t mass, const Kept& kept) const;
     int64_t token_at(int64_t mass, const Kept& kept) const;
 
 private:
+    // Filters seldom keep tokens of less weight than this; those of more are few, and passes over them cost little.
+    static constexpr int64_t head_weight = int64_t{1} << (draw_weight_bits - 14);
     // Few enough to be sorted; to find them takes some passes, each of which halves their range.
-    static constexpr int64_t few_candidates = 256;
+    static constexpr int64_t few_candidates = 64;
 
     const Kernels& kernels_;
     const int64_t* weights_;
     int64_t num_tokens_;
-    std::vector<Candidate>& candidates_;
+    SampleScratch& scratch_;
 };
+
+WeightSum Weights::at_least(int64_t least) const {
+    const std::vector<int64_t>& head = scratch_.head_weights;
+    return least < head_weight || head.empty()
+               ? kernels_.weights_at_least(weights_, num_tokens_, least)
+               : kernels_.weights_at_least(head.data(), static_cast<int64_t>(head.size()), least);
+}
+
+void Weights::find_head() {
+    for (int64_t i = 0; i < num_tokens_; ++i)
+        if (weights_[i] >= head_weight) {
+            scratch_.head_weights.push_back(weights_[i]);
+            scratch_.head_tokens.push_back(i);
+        }
+}
 
 // Of the kept tokens, the first in order (by weight, then by id) until they are `count` or have `mass`.
 Kept Weights::first_until(int64_t count, int64_t mass, const Kept& kept) const {
     const auto reached = [&](const WeightSum& sum) { return sum.count >= count || sum.mass >= mass; };
     // The last of them weighs at least `low` and less than `high`.
-    int64_t low = std::max<int64_t>(1, kept.least), high = (int64_t{1} << draw_weight_bits) + 1;
+    int64_t low = std::max(head_weight, kept.least), high = (int64_t{1} << draw_weight_bits) + 1;
     WeightSum at_low = at_least(low), at_high = {0, 0};
-    if (!reached(at_low)) return kept;
+    if (!reached(at_low)) {
+        high = low;
+        at_high = at_low;
+        low = std::max<int64_t>(1, kept.least);
+        at_low = at_least(low);
+        if (!reached(at_low)) return kept;
+    }
     while (high - low > 1 && at_low.count - at_high.count > few_candidates) {
         const int bits = std::bit_width(static_cast<uint64_t>(low)), more_bits = std::bit_width(static_cast<uint64_t>(high));
         const int64_t middle = more_bits - bits > 1 ? int64_t{1} << ((bits + more_bits) / 2 - 1) : low + (high - low) / 2;
@@ -87,16 +111,21 @@ Kept Weights::first_until(int64_t count, int64_t mass, const Kept& kept) const {
             at_high = at_middle;
         }
     }
-    candidates_.clear();
-    const int64_t* const weights = weights_;
+    const bool in_head = low >= head_weight;
+    const int64_t* const weights = in_head ? scratch_.head_weights.data() : weights_;
+    const int64_t num_weights = in_head ? static_cast<int64_t>(scratch_.head_weights.size()) : num_tokens_;
     const auto range = static_cast<uint64_t>(high - low);  // one comparison, which the processor can foresee
-    for (int64_t i = 0; i < num_tokens_; ++i)
-        if (static_cast<uint64_t>(weights[i] - low) < range && kept.has(weights[i], i))
-            candidates_.push_back({weights[i], i});
-    std::stable_sort(candidates_.begin(), candidates_.end(),
+    std::vector<Candidate>& candidates = scratch_.candidates;
+    candidates.clear();
+    for (int64_t i = 0; i < num_weights; ++i) {
+        if (static_cast<uint64_t>(weights[i] - low) >= range) continue;
+        const int64_t token = in_head ? scratch_.head_tokens[i] : i;
+        if (kept.has(weights[i], token)) candidates.push_back({weights[i], token});
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.weight > b.weight; });
     WeightSum sum = at_high;
-    for (const Candidate& candidate : candidates_) {
+    for (const Candidate& candidate : candidates) {
         sum = {sum.count + 1, sum.mass + candidate.weight};
         if (reached(sum)) return {candidate.weight, candidate.token, sum.mass};
     }
@@ -131,8 +160,11 @@ int64_t draw_token(const Kernels& kernels, const float* logits, int64_t num_toke
     scratch.weights.resize(num_tokens);
     const float scale = std::min(1.0f / draw.temperature * log2_e, max_scale);
     kernels.draw_weights(logits, num_tokens, largest, scale, scratch.weights.data());
-    const Weights weights(kernels, scratch.weights.data(), num_tokens, scratch.candidates);
+    scratch.head_weights.clear();
+    scratch.head_tokens.clear();
+    Weights weights(kernels, num_tokens, scratch);
     Kept kept = weights.all();
+    if (draw.top_k > 0 || draw.top_p < 1) weights.find_head();
     if (draw.top_k > 0) kept = weights.first_until(draw.top_k, no_limit, kept);
     if (draw.top_p < 1) {
         const double wanted = std::ceil(draw.top_p * static_cast<double>(kept.mass));
