@@ -13,7 +13,6 @@ from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampling import SamplingColumns
-from trivium.execute.thinking import forced_token
 from trivium.kernels.ops import Ops
 from trivium.kernels.sample import ALL_BANNED, NOT_FINITE
 from trivium.types.request import Sampling
@@ -54,7 +53,7 @@ class Sampler:
         """
         ids = np.array(row_ids, dtype=np.int64)
         batch = self._columns.batch(ids, self._rows, logits.shape[1], logits.device, grammar_masks)
-        chosen = self._forced(self._ops.sample(logits, batch), row_ids)
+        chosen = self._forced(self._ops.sample(logits, batch), row_ids, grammar_masks)
         tokens = chosen.clamp(min=0)  # also a row that fails goes on until the host hears of it
         places = self._rows.expect(ids, tokens)
         logprobs, rows = self._logprobs(logits, tokens, row_ids, copies)
@@ -74,17 +73,18 @@ class Sampler:
                 failures.append(_failure(row, token))
         return sampled, failures
 
-    def _forced(self, chosen: Tensor, row_ids: Sequence[int]) -> Tensor:
-        """With the tokens that end a row's reasoning, where its budget is spent."""
+    def _forced(self, chosen: Tensor, row_ids: Sequence[int], grammar_masks: Mapping[int, np.ndarray]) -> Tensor:
+        """With the tokens that end a row's reasoning, where its budget is spent and its grammar lets them come."""
         if not self._columns.thinking:
             return chosen
         forced = np.full(len(row_ids), -1, dtype=np.int64)
         for place, row in enumerate(row_ids):
-            budget = self._columns.thinking.get(row)
-            if budget is not None:
+            watch = self._columns.thinking.get(row)
+            if watch is not None:
                 generated = self._rows.tokens_of(row)[self._rows.num_prompt_tokens[row] :]
-                token = forced_token(budget, generated)
-                forced[place] = -1 if token is None else token
+                token = watch.forced_token(generated)
+                if token is not None and _allows(grammar_masks.get(row), token):
+                    forced[place] = token
         tokens = torch.from_numpy(forced).to(chosen.device, non_blocking=True)
         return torch.where((tokens >= 0) & (chosen != NOT_FINITE), tokens, chosen)
 
@@ -113,6 +113,10 @@ def why_host_is_needed(sampling: Sampling) -> str | None:
     if sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty:
         return "penalties"
     return None
+
+
+def _allows(mask: np.ndarray | None, token: int) -> bool:
+    return mask is None or bool(mask[token // 32] >> (token % 32) & 1)
 
 
 def _failure(row: int, token: int) -> RowFailure:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from trivium.execute.random import uniform
 from trivium.execute.rows import Rows
+from trivium.execute.thinking import ThinkingWatch
 from trivium.kernels.sample import Biases, Draws, Masks, Penalties, SampleBatch
 from trivium.types.mix import mix
-from trivium.types.request import Sampling, Stopping, ThinkingBudget
+from trivium.types.request import Sampling, Stopping
 
 BANNED = float("-inf")
 
@@ -63,7 +64,7 @@ class SamplingColumns:
         self._biases: dict[int, RowBiases] = {}
         self._allowed: dict[int, tuple[int, ...]] = {}
         self.logprobs: dict[int, int] = {}  # of rows that want them: how many beside the chosen token's
-        self.thinking: dict[int, ThinkingBudget] = {}
+        self.thinking: dict[int, ThinkingWatch] = {}  # of rows whose reasoning has a budget
 
     def start(self, row: int, sampling: Sampling, stopping: Stopping) -> None:
         self.end(row)
@@ -86,7 +87,7 @@ class SamplingColumns:
         if sampling.logprobs is not None:
             self.logprobs[row] = sampling.logprobs
         if sampling.thinking is not None:
-            self.thinking[row] = sampling.thinking
+            self.thinking[row] = ThinkingWatch(sampling.thinking)
 
     def end(self, row: int) -> None:
         self._penalized.discard(row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from trivium.llm.params import MAX_SEED, SamplingParams
 from trivium.llm.prompts import Prompt, split_prompt
@@ -128,12 +127,12 @@ def _lower_thinking(params: SamplingParams, tokenizer: Tokenizer | None) -> Thin
     limit = params.thinking
     if limit is None:
         return None
-    encode = partial(_needed(tokenizer, "a limit of reasoning", "thinking").encode, add_special_tokens=False)
+    tokenizer = _needed(tokenizer, "a limit of reasoning", "thinking")
     return ThinkingBudget(
         max_tokens=limit.max_tokens,
-        begin=() if limit.begin is None else tuple(encode(limit.begin)),
-        end=tuple(encode(limit.end)),
-        closing=tuple(encode(limit.end + limit.goes_on)),
+        begin=None if limit.begin is None else tokenizer.mark(limit.begin),
+        end=tokenizer.mark(limit.end),
+        closing=tuple(tokenizer.encode(limit.end + limit.goes_on, add_special_tokens=False)),
     )
 
 

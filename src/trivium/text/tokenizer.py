@@ -8,8 +8,10 @@ from trivium.formats.gguf import GGUFFile
 from trivium.formats.source import ModelSource
 from trivium.text.gguf_tokenizer import read_gguf_tokenizer
 from trivium.text.huggingface_tokenizer import read_huggingface_tokenizer
+from trivium.text.text_mark import text_mark
 from trivium.text.tokenizer_parts import TokenizerParts
 from trivium.types.errors import InvalidRequestError
+from trivium.types.request import TextMark
 
 
 class Tokenizer:
@@ -20,6 +22,7 @@ class Tokenizer:
         self.special_ids = parts.special_ids
         self._parts = parts
         self._bytes: dict[int, bytes] = {}  # of tokens asked for so far
+        self._marks: dict[str, TextMark] = {}  # asked for so far
 
     @classmethod
     def from_source(cls, source: ModelSource) -> Tokenizer:
@@ -69,6 +72,12 @@ class Tokenizer:
             known = b"" if token is None else self._parts.token_bytes.of(token, added=id in self._parts.added_ids)
             self._bytes[id] = known
         return known
+
+    def mark(self, text: str) -> TextMark:
+        """How to see the text come, however it is cut into tokens. The first time looks at the whole vocabulary."""
+        if text not in self._marks:
+            self._marks[text] = text_mark(text, [self.token_bytes(id) for id in range(self.vocab_size)])
+        return self._marks[text]
 
     def token_text(self, id: int) -> str:
         """The token's text alone, for show: a part of a character is U+FFFD."""

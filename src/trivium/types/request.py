@@ -7,12 +7,24 @@ from enum import StrEnum
 from msgspec import Struct
 
 
+class TextMark(Struct, frozen=True):
+    """A text that tokens may spell in any cut, as an automaton: its state is how much of the text has come.
+
+    `ends`: (token, state after it), whatever the state was before; a token that is in neither list leads to state 0.
+    `moves`: (state, token, state after it), where that is not what `ends` says.
+    """
+
+    length: int  # bytes; the state in which the whole text has come
+    ends: tuple[tuple[int, int], ...]
+    moves: tuple[tuple[int, int, int], ...]
+
+
 class ThinkingBudget(Struct, frozen=True):
     """How long a sequence may reason. Tokens only."""
 
     max_tokens: int
-    begin: tuple[int, ...]  # what begins reasoning; empty: the prompt has begun it
-    end: tuple[int, ...]  # what ends it
+    begin: TextMark | None  # what begins reasoning; None: the prompt has begun it
+    end: TextMark  # what ends it
     closing: tuple[
         int, ...
     ]  # what is said for the model when the budget is spent: the end, and what leads to the answer

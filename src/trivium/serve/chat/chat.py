@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -24,7 +25,7 @@ from trivium.serve.chat.news import (
     reasoning_of,
 )
 from trivium.serve.chat.reading import ChoiceReader
-from trivium.serve.chat.thinking import tells_reasoning, thinking_limit
+from trivium.serve.chat.thinking import know_marks, tells_reasoning, thinking_limit
 from trivium.serve.chat.tools import Tools, read_tools
 from trivium.serve.generation import Job, generate
 from trivium.serve.openai.logprobs import TokenShapes
@@ -50,6 +51,9 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
     asked = read_structured_outputs(sampling.structured_outputs)
     sampling.structured_outputs = answer_form(asked, tools, state.dialect, in_reasoning=in_reasoning)
     sampling.thinking = thinking_limit(request, state.dialect, state.template.source, in_reasoning=in_reasoning)
+    if sampling.thinking is not None:
+        # The first time looks at the whole vocabulary, which must not hold up the event loop.
+        await asyncio.to_thread(know_marks, sampling.thinking, state.tokenizer)
     return Chat(
         state=state,
         id=id,

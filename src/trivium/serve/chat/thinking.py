@@ -8,6 +8,7 @@ from trivium.dialects.dialect import Dialect
 from trivium.llm.params import ThinkingLimit
 from trivium.serve.errors import invalid
 from trivium.serve.openai.protocol import ChatRequest
+from trivium.text.tokenizer import Tokenizer
 
 # Tokens of reasoning, for models whose chat template knows nothing of efforts. None: as many as it takes.
 BUDGETS: dict[str, int | None] = {
@@ -51,6 +52,12 @@ def thinking_limit(
     if most is None or marks is None:
         return None
     return ThinkingLimit(most, None if in_reasoning else marks.start, marks.end, marks.goes_on)
+
+
+def know_marks(limit: ThinkingLimit, tokenizer: Tokenizer) -> None:
+    """The tokenizer keeps what it found."""
+    for mark in filter(None, (limit.begin, limit.end)):
+        tokenizer.mark(mark)
 
 
 def tells_reasoning(request: ChatRequest) -> bool:
