@@ -66,10 +66,10 @@ class EchoCore:
     def add(self, request: Request) -> None:
         if request.prompt[:1] == (BAD_ADD,):
             raise KeyError("unforeseen")
-        self._scheduler.add(request)
+        self._scheduler.add(request, time.monotonic())
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
-        self._scheduler.cancel(request_id, index)
+        self._scheduler.cancel(request_id, index, time.monotonic())
 
     def step(self) -> list[Delta]:
         step = self._scheduler.plan(time.monotonic())

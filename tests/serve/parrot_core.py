@@ -53,10 +53,10 @@ class ParrotCore:
         return self._scheduler.has_work
 
     def add(self, request: Request) -> None:
-        self._scheduler.add(request)
+        self._scheduler.add(request, time.monotonic())
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
-        self._scheduler.cancel(request_id, index)
+        self._scheduler.cancel(request_id, index, time.monotonic())
 
     def step(self) -> list[Delta]:
         step = self._scheduler.plan(time.monotonic())

@@ -31,5 +31,5 @@ class BlockCache:
         """A block of the caller's own. There must be one: see `pool.num_available`."""
         pool = self.pool
         if (pool.num_cached and pool.would_touch and pool.num_touched >= self._easy_blocks) or not pool.num_free:
-            self.tree.drop(pool.evict())
+            self.tree.evict(pool.evict())
         return pool.take()

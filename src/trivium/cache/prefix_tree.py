@@ -11,19 +11,23 @@ a child always goes before its parent, and what is left is always a prefix.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from trivium.types.kv import KVSpec
 
 NO_BLOCK = -1
+MAX_EVICTED = 65_536  # prefixes that are remembered, to tell why one was not found; 8 MiB at most
 
 
 class Node:
-    __slots__ = ("blocks", "children", "key", "parent", "pins")
+    __slots__ = ("blocks", "children", "fingerprint", "key", "parent", "pins")
 
     def __init__(self, key: tuple[int, ...] | str, parent: Node | None, num_groups: int) -> None:
         self.key = key  # the tokens of this block; the salt in a salt's root
         self.parent = parent  # None only above the salts' roots
+        above = parent.fingerprint if parent is not None else 0
+        self.fingerprint: int = hash((above, key))  # of all tokens up to here
         self.children: dict[tuple[int, ...] | str, Node] = {}
         self.blocks = [NO_BLOCK] * num_groups
         self.pins = 0  # sequences that will add their next block under this node
@@ -51,6 +55,7 @@ class PrefixTree:
         ]
         self._top = Node("", None, self._num_groups)  # its children are the roots, by salt
         self._places: dict[int, tuple[Node, int]] = {}  # block -> its node and group
+        self._evicted: OrderedDict[int, None] = OrderedDict()  # fingerprints, oldest first
 
     def match(self, salt: str, tokens: Sequence[int]) -> list[Node]:
         """The nodes of the longest prefix from which a sequence can go on, never of all the tokens.
@@ -91,6 +96,17 @@ class PrefixTree:
     def place(self, node: Node, group: int, block: int) -> None:
         node.blocks[group] = block
         self._places[block] = (node, group)
+
+    def evict(self, block: int) -> None:
+        """Like `drop`, and it is remembered that there was such a prefix."""
+        self._evicted[self._places[block][0].fingerprint] = None
+        if len(self._evicted) > MAX_EVICTED:
+            self._evicted.popitem(last=False)
+        self.drop(block)
+
+    def was_evicted(self, parent: Node, tokens: Sequence[int]) -> bool:
+        """Whether the block of these tokens after `parent` was there once."""
+        return hash((parent.fingerprint, tuple(tokens))) in self._evicted
 
     def drop(self, block: int) -> None:
         """The block was evicted or withdrawn."""

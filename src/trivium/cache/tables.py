@@ -76,6 +76,17 @@ class BlockTables:
         self._set_thresholds(num_tokens)
         return num_tokens
 
+    def why_missed(self, tokens: Sequence[int]) -> str:
+        """After `adopt`: why no more blocks of the tokens were found. "": there is no whole block more."""
+        begin = self.num_published_tokens
+        following = tokens[begin : begin + self._block_size]
+        if not self._cache.prefix_caching:
+            return "prefix caching is off"
+        if begin + self._block_size >= len(tokens):
+            return ""
+        assert self._node is not None
+        return "evicted" if self._cache.tree.was_evicted(self._node, following) else "not seen before"
+
     def can_fork(self, num_tokens: int) -> bool:
         """Whether all that a query at the last of the first `num_tokens` positions sees is still held."""
         return num_tokens <= len(self.groups[0]) * self._block_size and all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,6 +21,7 @@ IDLE_WAIT = 0.005
 class Visitor:
     request: Request
     preparation: Preparation
+    entered: float  # seconds of CLOCK_MONOTONIC
     cancelled: set[int] = field(default_factory=set)  # sequences of it that were, and that nobody was told of
 
 
@@ -43,7 +45,7 @@ class Antechamber:
             preparation = self._grammars.prepare(grammar)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), param=grammar.param) from None
-        self._visitors[request.id] = Visitor(request, preparation)
+        self._visitors[request.id] = Visitor(request, preparation, time.monotonic())
 
     def cancel(self, request_id: str, index: int | None) -> list[Delta]:
         """Its last words, once nothing of it is left."""

@@ -114,29 +114,29 @@ class EngineCore:
         self._scheduler.check(request)
         self._antechamber.enter(request)
 
-    def _enqueue(self, request: Request) -> None:
+    def _enqueue(self, request: Request, grammar_seconds: float = 0.0) -> None:
         fixed_up_to = self._spec.rope.fixed_up_to
         if fixed_up_to is not None and len(request.prompt) > fixed_up_to:
             # The keys depend on the prompt's length, so only a prompt of the same length may reuse them.
             request = msgspec.structs.replace(request, salt=f"{request.salt}\0{len(request.prompt)}")
-        self._scheduler.add(request)
+        self._scheduler.add(request, time.monotonic(), grammar_seconds)
 
     def _admit_prepared(self) -> None:
         for visitor in self._antechamber.leave(idle=not self._scheduler.has_work):
             request = visitor.request
             try:
-                self._enqueue(request)
+                self._enqueue(request, time.monotonic() - visitor.entered)
             except TriviumError as error:
                 self._antechamber.refuse(request, error)
                 continue
             for index in visitor.cancelled:
-                self._scheduler.cancel(request.id, index)
+                self._scheduler.cancel(request.id, index, time.monotonic())
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
         if request_id in self._antechamber:
             self._cancelled_early += self._antechamber.cancel(request_id, index)
         else:
-            self._scheduler.cancel(request_id, index)
+            self._scheduler.cancel(request_id, index, time.monotonic())
 
     def preempt(self, request_id: str) -> None:
         """Gives the request's blocks back now; it resumes where it was when there is room."""

@@ -56,6 +56,7 @@ class RunningStep:
     drawn: Drawn | None = None
     masked_rows: Sequence[int] = ()  # those that have a grammar
     late: tuple[int, ...] = ()  # rows that draw with a later step, for want of their mask
+    replayed: bool = False  # computed by a recorded graph
     problems: Mapping[int, RowProblem] = field(default_factory=dict)  # of these, with grammars that gave no answer
 
 
@@ -93,7 +94,9 @@ class Runner:
         running = RunningStep(step.id, HostCopies(self._device))
         self._apply_changes(step)
         if step.work:
+            num_replayed = self.graph.replayed
             self._compute(step, running)
+            running.replayed = self.graph.replayed > num_replayed
         elif self._kept:
             self._draw(None, (), running, is_idle=True)
         running.copies.close()
@@ -122,6 +125,7 @@ class Runner:
             prompt_logprobs=tuple(part.result() for part in running.prompt_logprobs),
             failures=tuple(failures),
             late=running.late,
+            replayed=running.replayed,
         )
 
     def _compute(self, step: Step, running: RunningStep) -> None:

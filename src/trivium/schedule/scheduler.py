@@ -30,9 +30,12 @@ from trivium.cache.ledger import audit
 from trivium.cache.pool import LedgerError
 from trivium.schedule.draft import StepDraft
 from trivium.schedule.limits import SchedulerLimits
+from trivium.schedule.odometer import Odometer
+from trivium.schedule.open_account import OpenAccount, Phase
 from trivium.schedule.pace import Pace
 from trivium.schedule.sequence import NO_ROW, Family, Sequence, State
 from trivium.schedule.stats import SchedulerStats
+from trivium.types.account import Account
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, NeverFitsError, OverloadedError
 from trivium.types.kv import KVSpec, blocks_needed
@@ -63,6 +66,7 @@ class Scheduler:
         self._ended_rows: list[int] = []  # the device is to be told
         self._next_step_id = 0
         self._in_flight: dict[int, dict[int, RowWork]] = {}  # by step, oldest first; work by row
+        self._planned: dict[int, float] = {}  # by step in flight: when
         self._late: dict[int, Sequence] = {}  # by row: whose token the step that computed it did not bring
         self._must_settle = False  # somebody is to be preempted: nothing more is planned while a step is in flight
         self._preempt_when_settled: set[str] = set()
@@ -71,6 +75,10 @@ class Scheduler:
         )  # they read what a failed row wrote: what steps in flight bring them is void
         self._deltas: list[Delta] = []  # of cancels, not yet told
         self._pace = Pace()
+        self._odometer = Odometer()
+        self._now = 0.0  # the latest that was heard of
+        self._why_waiting = ""  # what the first in the queue wanted in vain, in the last plan that left one there
+        self._left_waiting = 0.0  # when that was
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
@@ -95,8 +103,12 @@ class Scheduler:
         if num_prompt + num_new > self._longest:
             raise NeverFitsError(num_prompt, num_new, self._longest)
 
-    def add(self, request: Request) -> None:
-        """Queues the request, or raises why not."""
+    def add(self, request: Request, now: float | None = None, grammar_seconds: float = 0.0) -> None:
+        """Queues the request, or raises why not. `grammar_seconds`: how long it has waited for its grammar before.
+
+        Here and in `cancel`, without `now` it is as late as it was in the last plan or commit.
+        """
+        self._now = self._now if now is None else now
         self.check(request)
         if request.id in self._families:
             raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
@@ -107,7 +119,13 @@ class Scheduler:
                 f"{num_waiting} sequences wait for a row already, and at most {max_waiting} may",
                 retry_after=self._pace.seconds_between_ends,
             )
-        family = Family(request, self._cache, self.limits.max_model_len, self._needs_host(request))
+        num_ahead = bisect_right(self._waiting, request.priority, key=_priority)
+
+        def open_account() -> OpenAccount:
+            arrival, num_prompt = request.arrival, len(request.prompt)
+            return OpenAccount(self._odometer, arrival, self._now, num_ahead, num_prompt, grammar_seconds)
+
+        family = Family(request, self._cache, self.limits.max_model_len, self._needs_host(request), open_account)
         self._families[request.id] = family
         for sequence in family.sequences:
             self._enqueue(sequence)
@@ -117,7 +135,7 @@ class Scheduler:
         num_giving_way = len(self._running) - bisect_right(self._running, priority, key=_priority)
         return bisect_right(self._waiting, priority, key=_priority) - len(self._free_rows) - num_giving_way
 
-    def cancel(self, request_id: str, index: int | None = None) -> None:
+    def cancel(self, request_id: str, index: int | None = None, now: float | None = None) -> None:
         """Ends a request, or one of its sequences; an unknown one is no matter.
 
         Nothing more is said of it but one last Delta, with the next commit or `take_deltas`. Its blocks are free at
@@ -126,9 +144,11 @@ class Scheduler:
         family = self._families.get(request_id)
         if family is None:
             return
+        self._now = self._now if now is None else now
         for sequence in [s for s in family.sequences if index is None or s.index == index]:
-            self._end(sequence, FinishReason.CANCELLED)
-            self._deltas.append(Delta(request_id, sequence.index, finish_reason=FinishReason.CANCELLED))
+            account = self._end(sequence, FinishReason.CANCELLED)
+            cancelled = Delta(request_id, sequence.index, finish_reason=FinishReason.CANCELLED, account=account)
+            self._deltas.append(cancelled)
 
     def preempt(self, request_id: str) -> None:
         """Makes the request's running sequences give up their rows and blocks; they resume when there is room.
@@ -142,7 +162,7 @@ class Scheduler:
         family = self._families.get(request_id)
         for sequence in family.sequences if family else ():
             if sequence.state is State.RUNNING:
-                self._preempt(sequence)
+                self._preempt(sequence, by="")
 
     def take_deltas(self) -> list[Delta]:
         """Last words of cancelled sequences, for when there is no step whose commit would bring them."""
@@ -171,6 +191,7 @@ class Scheduler:
         if self._in_flight and self._must_settle:
             return None
         self._must_settle = False
+        self._now = now
         draft = StepDraft(self.limits.max_batch_tokens)
         if self._has(is_background=False):
             self._plan_class(draft, now, is_background=False)
@@ -183,6 +204,7 @@ class Scheduler:
         self._ended_rows.clear()
         self._next_step_id += 1
         self._in_flight[step.id] = draft.work
+        self._planned[step.id] = now
         return step
 
     def _has(self, *, is_background: bool) -> bool:
@@ -246,7 +268,7 @@ class Scheduler:
                 self._must_settle = True
                 return
             victim = self._running[-1]
-            self._preempt(victim, draft)
+            self._preempt(victim, sequence.request.id, draft)
             if victim is sequence:
                 return
         draft.add(sequence, end - start, tables.reserve(start, end))
@@ -280,7 +302,13 @@ class Scheduler:
                 del waiting[i]
                 self._start(sequence, draft, now)
             else:
+                self._why_waiting, self._left_waiting = self._what_is_wanting(draft), now
                 return
+
+    def _what_is_wanting(self, draft: StepDraft) -> str:
+        if not self._free_rows:
+            return "a free row"
+        return "free KV blocks" if draft.budget else "tokens of the step's budget"
 
     def _fits_after_preemption(self, sequence: Sequence, draft: StepDraft) -> bool:
         """A waiting sequence displaces running ones of lower priority, but not merely for their share of this step."""
@@ -290,7 +318,7 @@ class Scheduler:
             if self._in_flight:
                 self._must_settle = True
                 return False
-            self._preempt(self._running[-1], draft)
+            self._preempt(self._running[-1], sequence.request.id, draft)
             if self._fits(sequence, draft):
                 return True
         return False
@@ -322,6 +350,7 @@ class Scheduler:
         self._rows[sequence.row] = sequence
         insort(self._running, sequence, key=_rank)
         sequence.has_begun = True
+        sequence.account.start(now, self._why_waiting if sequence.account.since <= self._left_waiting else "")
         family = sequence.family
         if sequence.num_prompt - sequence.num_computed > self._cache.spec.block_size:
             family.prefilling = sequence
@@ -330,11 +359,18 @@ class Scheduler:
             self._num_prompt_tokens += sequence.num_prompt
             self._num_cached_tokens += sequence.num_computed
             self._queue_seconds += now - sequence.request.arrival
+            sequence.account.found(sequence.num_computed, self._why_missed(sequence))
         draft.start(sequence)
         start = sequence.num_computed
         end = sequence.tables.furthest(start, start + self._chunk(sequence, draft))
         draft.add(sequence, end - start, sequence.tables.reserve(start, end))
         self._offer(sequence, draft)
+
+    def _why_missed(self, sequence: Sequence) -> str:
+        """Why no more of the prompt was found."""
+        if sequence.num_prompt_logprobs_told < sequence.num_prompt:
+            return "its log probabilities were asked for"
+        return sequence.tables.why_missed(sequence.tokens)
 
     # One result in
 
@@ -347,6 +383,10 @@ class Scheduler:
         prompt_logprobs = {row.row: row for row in result.prompt_logprobs}
         failures = {row.row: row for row in result.failures}
         deltas = self.take_deltas()
+        self._now = now
+        num_tokens = sum(item.count for item in work.values())
+        planned = self._planned.pop(result.step_id)
+        step_seconds = self._odometer.turn(planned, now, len(work), num_tokens, replayed=result.replayed)
         if failures:
             self._withdraw(work, failures)
         for row, item in work.items():
@@ -361,8 +401,11 @@ class Scheduler:
             is_late = item.samples and row in result.late
             if failure is None:
                 self._advance(sequence, item.start + item.count)
+                if sequence.account.phase is Phase.CATCHING_UP:
+                    sequence.account.chunk(now, step_seconds, caught_up=item.samples)
                 if is_late:
                     self._late[row] = sequence
+                    sequence.account.late(now)
                 else:
                     sequence.num_awaited -= item.samples
             drawn = sampled.get(row)
@@ -392,6 +435,7 @@ class Scheduler:
                 continue
             sequence = self._late.pop(row)
             sequence.num_awaited -= 1
+            sequence.account.came(now)
             failed = row in failures
             deltas.append(
                 self._fail(sequence, failures[row]) if failed else self._append(sequence, sampled[row], (), now)
@@ -399,11 +443,12 @@ class Scheduler:
         return deltas
 
     def _fail(self, sequence: Sequence, failure: RowFailure) -> Delta:
-        self._end(sequence, FinishReason.ERROR)
+        account = self._end(sequence, FinishReason.ERROR)
         return Delta(
             sequence.request.id,
             sequence.index,
             finish_reason=FinishReason.ERROR,
+            account=account,
             error=failure.message,
             is_requests_fault=failure.is_requests_fault,
         )
@@ -438,7 +483,7 @@ class Scheduler:
         self._preempt_when_settled.clear()
         for sequence in self._misled:
             if sequence.state is State.RUNNING:
-                self._preempt(sequence)
+                self._preempt(sequence, by="")
         self._misled.clear()
 
     def _advance(self, sequence: Sequence, num_computed: int) -> None:
@@ -476,8 +521,9 @@ class Scheduler:
                 reason = FinishReason.LENGTH
                 break
         self._num_generated_tokens += count
+        account = None
         if reason is not None:
-            self._end(sequence, reason)
+            account = self._end(sequence, reason)
             self._pace.ended(now)
         return Delta(
             sequence.request.id,
@@ -489,6 +535,7 @@ class Scheduler:
             reason,
             stop_token,
             pooled=sampled.pooled,
+            account=account,
         )
 
     def _prompt_logprobs(self, sequence: Sequence, found: PromptLogprobs | None) -> tuple[TokenLogprobs, ...]:
@@ -504,8 +551,11 @@ class Scheduler:
     def _enqueue(self, sequence: Sequence) -> None:
         insort(self._waiting, sequence, key=_queue_key)
 
-    def _preempt(self, sequence: Sequence, draft: StepDraft | None = None) -> None:
-        """The sequence gives up its row and blocks, and any work of the step being planned, and waits again."""
+    def _preempt(self, sequence: Sequence, by: str, draft: StepDraft | None = None) -> None:
+        """The sequence gives up its row and blocks, and any work of the step being planned, and waits again.
+
+        `by`: the request that needs the room; "": none.
+        """
         if draft is not None:
             assert sequence.tables.num_published_tokens <= sequence.num_computed, (
                 "it has offered what will not be computed"
@@ -514,11 +564,12 @@ class Scheduler:
         self._stop_running(sequence)
         self._give_back(sequence)
         sequence.state = State.WAITING
+        sequence.account.preempt(self._now, by)
         sequence.num_computed = sequence.num_planned = sequence.num_awaited = 0
         self._enqueue(sequence)
         self._num_preemptions += 1
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _end(self, sequence: Sequence, reason: FinishReason) -> Account:
         """Takes the sequence out for good. If steps are computing it, its row and blocks come back with the last."""
         if sequence.state is State.RUNNING:
             self._stop_running(sequence)
@@ -532,6 +583,7 @@ class Scheduler:
         if not family.sequences:
             del self._families[sequence.request.id]
         self._num_ended[reason] += 1
+        return sequence.account.close(self._now)
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self._running[bisect_left(self._running, sequence.rank, key=_rank)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from enum import Enum
 
 import msgspec
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.tables import BlockTables
+from trivium.schedule.open_account import OpenAccount
 from trivium.types.mix import GOLDEN, mix
 from trivium.types.request import BACKGROUND_PRIORITY, Request, Sampling
 from trivium.types.step import RowStart
@@ -24,6 +25,7 @@ class State(Enum):
 
 class Sequence:
     __slots__ = (
+        "account",
         "family",
         "has_begun",
         "index",
@@ -46,7 +48,13 @@ class Sequence:
     )
 
     def __init__(
-        self, family: Family, index: int, cache: BlockCache, max_model_len: int, needs_host: str | None
+        self,
+        family: Family,
+        index: int,
+        cache: BlockCache,
+        max_model_len: int,
+        needs_host: str | None,
+        account: OpenAccount,
     ) -> None:
         request = family.request
         self.family = family
@@ -64,6 +72,7 @@ class Sequence:
         self.max_len = min(self.num_prompt + request.stopping.max_tokens, max_model_len)
         self.stop_tokens = frozenset(request.stopping.stop_token_ids)
         self.state = State.WAITING
+        self.account = account
         self.row = NO_ROW
         self.tables = BlockTables(cache)
         self.has_begun = False
@@ -116,9 +125,18 @@ class Family:
 
     __slots__ = ("num_cached_tokens", "prefilling", "request", "sequences")
 
-    def __init__(self, request: Request, cache: BlockCache, max_model_len: int, needs_host: str | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        cache: BlockCache,
+        max_model_len: int,
+        needs_host: str | None,
+        open_account: Callable[[], OpenAccount],
+    ) -> None:
         self.request = request
-        self.sequences = [Sequence(self, index, cache, max_model_len, needs_host) for index in range(request.n)]
+        self.sequences = [
+            Sequence(self, index, cache, max_model_len, needs_host, open_account()) for index in range(request.n)
+        ]
         self.num_cached_tokens: int | None = None  # found by the first to begin; None: none has begun
         # A running one that had more than a block of the prompt to compute: the others wait, so as to share it.
         self.prefilling: Sequence | None = None

