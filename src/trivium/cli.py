@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from trivium.commands.options import UsageError, add_options
-from trivium.commands.settings import SamplingSettings, ServeSettings
+from trivium.commands.settings import AccessSettings, SamplingSettings, ServeSettings
 from trivium.config.options import EngineOptions
 from trivium.types.errors import TriviumError
 
@@ -66,6 +66,7 @@ def _add_serve(commands: _Commands) -> None:
     parser = _add_command(commands, "serve", "serve", "serve a model with an OpenAI API")
     _add_model(parser)
     add_options(parser, ServeSettings, "server")
+    add_options(parser, AccessSettings, "access")
     add_options(parser, EngineOptions, "engine", skip=NO_FLAGS)
 
 

@@ -20,17 +20,24 @@ import openai
 T = TypeVar("T")
 
 HERE = str(Path(__file__).parent)  # where engine processes find cores of tests
-READY = re.compile(r"^ready +(http://\S+)", re.MULTILINE)
+READY = re.compile(r"^ready +(https?://\S+)", re.MULTILINE)
 
 
 class ServerProcess:
     def __init__(
-        self, model: str, *options: str, state_dir: Path | None = None, program: tuple[str, ...] = ("-m", "trivium")
+        self,
+        model: str,
+        *options: str,
+        state_dir: Path | None = None,
+        program: tuple[str, ...] = ("-m", "trivium"),
+        environment: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
-        """What it keeps for its clients goes with it, unless `state_dir` is given."""
+        """What it keeps for its clients goes with it, unless `state_dir` is given. `headers` go with `get` and `post`."""
+        self.headers = headers or {}
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="trivium-state-")
         kept_in = state_dir or Path(self._own_state.name)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **(environment or {}), "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [
@@ -92,12 +99,12 @@ class ServerProcess:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def get(self, path: str, **options: object) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **options)  # type: ignore[arg-type]
+        return httpx.get(self.url + path, timeout=60, **{"headers": self.headers, **options})  # type: ignore[arg-type]
 
     def post(self, path: str, body: object = None, **options: object) -> httpx.Response:
         if body is not None:
             options["json"] = body
-        return httpx.post(self.url + path, timeout=60, **options)  # type: ignore[arg-type]
+        return httpx.post(self.url + path, timeout=60, **{"headers": self.headers, **options})  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
         """Each sample by its name with labels, as it is written."""

@@ -20,14 +20,14 @@ class UsageError(Exception):
 def add_options(
     parser: argparse.ArgumentParser, struct: type[Struct], title: str, skip: frozenset[str] = frozenset()
 ) -> None:
-    """One flag for each field; its help is the field's description and its default."""
+    """One flag for each field; its help is the field's description and its default. A tuple's may be given again."""
     group = parser.add_argument_group(title)
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         if field.name in skip:
             continue
         kind, meta = _unwrap(hints[field.name])
-        default = "" if field.required or field.default is None else f" (default: {field.default})"
+        default = "" if field.required or field.default in (None, ()) else f" (default: {field.default})"
         help_text = f"{meta.description or ''}{default}".replace("%", "%%")
         flag = "--" + field.name.replace("_", "-")
         common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text}
@@ -35,6 +35,8 @@ def add_options(
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         elif get_origin(kind) is Literal:
             group.add_argument(flag, choices=get_args(kind), **common)
+        elif get_origin(kind) is tuple:
+            group.add_argument(flag, action="append", metavar="TEXT", **common)
         else:
             metavar = {int: "N", float: "X", str: "TEXT"}[kind]
             group.add_argument(flag, type=kind, metavar=metavar, **common)

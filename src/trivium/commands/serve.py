@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import signal
 import socket
 import sys
 import time
@@ -13,23 +14,26 @@ from pathlib import Path
 
 import msgspec
 
+from trivium.commands.api_keys import read_keys
 from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
 from trivium.commands.report import start_report
-from trivium.commands.settings import ServeSettings
+from trivium.commands.settings import AccessSettings, ServeSettings
 from trivium.config.options import EngineOptions
 from trivium.engine.client import EngineState
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
 from trivium.records.records import Records
+from trivium.serve.access.keyring import Keyring
 from trivium.serve.limits import Limits
 from trivium.serve.listen import listen, url_of
-from trivium.types.errors import EngineDeadError
+from trivium.types.errors import ConfigError, EngineDeadError
 
 
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
-    settings = read_options(args, ServeSettings)
+    settings, access = read_options(args, ServeSettings), read_options(args, AccessSettings)
+    keyring = read_keys(access)
     listener = listen(settings.host, settings.port)
     with listener, closing(_open_records(settings)) as records:
         model = stored_model(args.model)
@@ -37,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"loading {model}")
         import uvloop
 
-        return uvloop.run(_serve(options, settings, listener, records, began))
+        return uvloop.run(_serve(options, settings, access, keyring, listener, records, began))
 
 
 def _open_records(settings: ServeSettings) -> Records:
@@ -46,7 +50,13 @@ def _open_records(settings: ServeSettings) -> Records:
 
 
 async def _serve(
-    options: EngineOptions, settings: ServeSettings, listener: socket.socket, records: Records, began: float
+    options: EngineOptions,
+    settings: ServeSettings,
+    access: AccessSettings,
+    keyring: Keyring,
+    listener: socket.socket,
+    records: Records,
+    began: float,
 ) -> int:
     llm = AsyncLLM(**msgspec.structs.asdict(options))
     starting = asyncio.create_task(llm.start())
@@ -54,6 +64,7 @@ async def _serve(
     await asyncio.to_thread(importlib.import_module, "trivium.serve.server")
 
     from trivium.observe.prometheus import Metrics
+    from trivium.serve.app import inner_app, public_app
     from trivium.serve.batch.run import BatchTools
     from trivium.serve.batch.runner import BatchRunner
     from trivium.serve.batch.slots import Slots
@@ -72,9 +83,10 @@ async def _serve(
         call_dialect=settings.tool_call_parser,
         reasoning_dialect=settings.reasoning_parser,
     )
-    server = HttpServer(state, listener)
+    server = HttpServer(state, listener, public_app(state, keyring, opens_metrics=access.open_metrics))
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
+    reload_on_hangup(keyring)
     server.start()
     stopping = asyncio.create_task(wind_down.wait_asked())
     drained = True
@@ -83,11 +95,13 @@ async def _serve(
         if starting.done():
             await starting
             dialect = None if llm.template is None else state.dialect
+            if keyring.is_needed:
+                say(f"keys      {', '.join(keyring.names)}")
             for line in start_report(llm.card, dialect, url_of(listener), time.monotonic() - began):
                 say(line)
             await fail_abandoned(records)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
-            tools = BatchTools(records, InProcess(server.app), state.limits, slots)
+            tools = BatchTools(records, InProcess(inner_app(state)), state.limits, slots)
             batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())
             try:
                 await _until_stopped_or_dead(stopping, llm)
@@ -109,6 +123,22 @@ async def _until_stopped_or_dead(stopping: asyncio.Task[None], llm: AsyncLLM) ->
         await asyncio.wait((stopping,), timeout=1.0)
         if llm.state is EngineState.DEAD:
             raise EngineDeadError("the engine died again and again, and was given up")
+
+
+def reload_on_hangup(keyring: Keyring) -> None:
+    """SIGHUP reads files again where there are any; else it ends the program, as the closing of a terminal should."""
+    if not keyring.has_file:
+        return
+
+    def reload() -> None:
+        try:
+            keyring.reload()
+        except ConfigError as error:
+            say(f"nothing was changed: {error}")
+        else:
+            say(f"keys      {', '.join(keyring.names)}")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 def say(line: str) -> None:

@@ -53,6 +53,28 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             )
 
 
+class AccessSettings(Struct, frozen=True, kw_only=True):
+    """Who may ask. With any key set, nothing but /health and the web page answers without one."""
+
+    api_key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="a key that clients must send; may be given again. Who lists processes sees it:"
+            " the environment variable TRIVIUM_API_KEY, or a file, is better"
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        str | None, Meta(description="TOML with keys, their names and limits; read again on SIGHUP")
+    ] = None
+    open_metrics: Annotated[bool, Meta(description="/metrics answers without a key")] = False
+    share_prefixes: Annotated[
+        bool,
+        Meta(
+            description="callers reuse each other's cached prompts; how fast an answer begins then tells what others asked"
+        ),
+    ] = False
+
+
 class SamplingSettings(Struct, frozen=True, kw_only=True):
     """Of answers in the terminal: a little sharper than the model's own distribution, for small models ramble."""
 

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trivium.serve.access.gate import Gate
+from trivium.serve.access.keyring import Keyring
 from trivium.serve.anthropic import models as anthropic_models
 from trivium.serve.anthropic.messages import count_tokens, messages
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
@@ -51,7 +53,18 @@ from trivium.serve.tokens import detokenize, tokenize
 from trivium.types.errors import TriviumError
 
 
-def build_app(state: ServerState) -> ASGIApp:
+def public_app(state: ServerState, keyring: Keyring, *, opens_metrics: bool = False) -> ASGIApp:
+    """For clients: nobody passes the gate without a key, where keys are needed."""
+    gate = Gate(routes(state), keyring, opens_metrics=opens_metrics)
+    return RequestIds(NormalPaths(gate), state.limits.request_id_chars)
+
+
+def inner_app(state: ServerState) -> ASGIApp:
+    """For requests of this server to itself, on behalf of whoever left them with it."""
+    return RequestIds(NormalPaths(routes(state)), state.limits.request_id_chars)
+
+
+def routes(state: ServerState) -> Starlette:
     def plain(path: str, handler: Handler, *methods: str, engine: bool = True) -> Route:
         return Route(path, PlainEndpoint(state, handler, needs_engine=engine), methods=[*methods])
 
@@ -106,7 +119,7 @@ def build_app(state: ServerState) -> ASGIApp:
         exception_handlers=dict.fromkeys((ApiError, TriviumError, HTTPException, Exception), answer_error),
     )
     app.router.redirect_slashes = False
-    return RequestIds(NormalPaths(app), state.limits.request_id_chars)
+    return app
 
 
 def in_their_words(openai: Handler, anthropic: Handler) -> Handler:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from trivium.llm.prompts import TokensPrompt
 from trivium.records.ids import new_id
+from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, invalid
 from trivium.serve.openai.prompts import completion_prompts
 from trivium.serve.openai.protocol import CompletionRequest, TokenId
@@ -39,12 +40,16 @@ async def embed(
             TokensPrompt(prompt=prompt["prompt"], prompt_token_ids=prompt["prompt_token_ids"][:most])
             for prompt in prompts
         ]
+    caller = asking()
     room = asyncio.Semaphore(AT_ONCE)
     id = new_id("embd-")
 
     async def one(number: int, prompt: TokensPrompt) -> Embedding:
         async with room:
-            output = await state.llm.embed(prompt, f"{id}-{number}")
+            caller.charge(len(prompt["prompt_token_ids"]))
+            output = await state.llm.embed(
+                prompt, f"{id}-{number}", priority=caller.priority_of(None), salt=caller.salt_of("")
+            )
         return Embedding(_normalised(output.embedding, dimensions), len(output.prompt_token_ids))
 
     try:

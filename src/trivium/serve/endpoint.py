@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trivium.serve.errors import ClientGoneError, as_api_error
+from trivium.serve.access.caller import asking
+from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 
@@ -28,8 +29,9 @@ class GenerationEndpoint:
             with self._state.request(request_id) as span:
                 try:
                     self._state.check_open()
-                    response = await self._handler(self._state, Request(scope, receive))
-                    await response(scope, receive, send)
+                    with asking().request():
+                        response = await self._handler(self._state, Request(scope, receive))
+                        await response(scope, receive, send)
                 except ClientGoneError:
                     raise
                 except Exception as error:
@@ -43,12 +45,16 @@ class GenerationEndpoint:
 class PlainEndpoint:
     """Around every route that makes no text."""
 
-    def __init__(self, state: ServerState, handler: Handler, *, needs_engine: bool) -> None:
+    def __init__(self, state: ServerState, handler: Handler, *, needs_engine: bool, for_admins: bool = False) -> None:
+        """`for_admins`: it changes what the server has for all."""
         self._state = state
         self._handler = handler
         self._needs_engine = needs_engine
+        self._for_admins = for_admins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._for_admins and not asking().is_admin:
+            raise ApiError(403, "this route is for keys with admin rights", code="admin_required")
         if self._needs_engine:
             self._state.check_loaded()
         try:

@@ -14,6 +14,7 @@ from trivium.types.errors import (
     EngineDeadError,
     InvalidRequestError,
     OverloadedError,
+    RateLimitedError,
     RequestFailedError,
     StorageError,
 )
@@ -104,6 +105,8 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
             return error
         case InvalidRequestError():
             return invalid(str(error), error.param, error.code)
+        case RateLimitedError():
+            return RefusedError(429, str(error), code="rate_limit_exceeded", headers=retry_headers(error.retry_after))
         case OverloadedError():
             return RefusedError(429, str(error), code="queue_full", headers=retry_headers(error.retry_after))
         case EngineDeadError():

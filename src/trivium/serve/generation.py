@@ -14,6 +14,7 @@ from trivium.llm.outputs import RequestOutput
 from trivium.llm.params import SamplingParams
 from trivium.llm.prompts import TokensPrompt
 from trivium.observe.events import FirstToken, SequenceEnded, TokensGenerated
+from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
 from trivium.serve.state import ServerState
 
@@ -26,16 +27,19 @@ class Job(Struct, frozen=True):
     id: str
     prompt: TokensPrompt
     sampling: SamplingParams
-    priority: int = 0
+    priority: int | None = None  # None: what the caller's requests have
     salt: str = ""
 
 
 async def generate(state: ServerState, job: Job) -> AsyncGenerator[RequestOutput]:
     """The answer as it grows. Closing the generator gives back all that the job holds."""
+    caller = asking()
     began = time.monotonic()
     last_piece: dict[int, float] = {}  # by the sequence's index
     ended: set[int] = set()
-    answers = state.llm.generate(job.prompt, job.sampling, job.id, priority=job.priority, salt=job.salt)
+    priority, salt = caller.priority_of(job.priority), caller.salt_of(job.salt)
+    caller.charge(len(job.prompt["prompt_token_ids"]))
+    answers = state.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt)
     async with aclosing(answers) as outputs:
         async for output in outputs:
             now = time.monotonic()
@@ -47,6 +51,7 @@ async def generate(state: ServerState, job: Job) -> AsyncGenerator[RequestOutput
                     before = last_piece.get(index)
                     seconds = None if before is None else now - before
                     state.emit(TokensGenerated(job.id, index, count, seconds))
+                    caller.charge(count)
                     last_piece[index] = now
                 if completion.finish_reason is not None and index not in ended:
                     ended.add(index)

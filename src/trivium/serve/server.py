@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from trivium.serve.app import build_app
 from trivium.serve.http_protocol import BoundedHttpProtocol
 from trivium.serve.state import ServerState
 
@@ -62,11 +62,10 @@ class WindDown:
 class HttpServer:
     """Listens from `start` on; says 503 by itself until the engine is ready and once the server winds down."""
 
-    def __init__(self, state: ServerState, listener: socket.socket) -> None:
+    def __init__(self, state: ServerState, listener: socket.socket, app: ASGIApp) -> None:
         self._listener = listener
-        self.app = build_app(state)
         config = uvicorn.Config(
-            self.app,
+            app,
             http=BoundedHttpProtocol.with_limits(state.limits),
             ws="none",
             lifespan="off",

@@ -17,6 +17,7 @@ from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
 from trivium.observe.prometheus import Metrics
 from trivium.records.records import Records
+from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
 from trivium.text.fill_in_the_middle import FillInTheMiddle
@@ -56,6 +57,7 @@ class ServerState:
     def check_model(self, name: str | None) -> None:
         served = self.llm.card.name
         if name is None or name == served or self.accept_any_model:
+            self.check_allowed(served)
             return
         raise ApiError(
             404,
@@ -63,6 +65,13 @@ class ServerState:
             param="model",
             code="model_not_found",
         )
+
+    def check_allowed(self, name: str) -> None:
+        """Raise where the caller's key is not for this model."""
+        if not asking().may_use(name):
+            raise ApiError(
+                403, f"this key is not for the model {name[:200]!r}", param="model", code="model_not_allowed"
+            )
 
     @property
     def tokenizer(self) -> Tokenizer:

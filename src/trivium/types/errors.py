@@ -51,6 +51,10 @@ class OverloadedError(TriviumError):
         self.retry_after = retry_after
 
 
+class RateLimitedError(OverloadedError):
+    """The server has room, but this caller has had its share; it may ask again after `retry_after` seconds."""
+
+
 class EngineDeadError(TriviumError):
     """The engine process ended while the request was in its hands."""
 

@@ -59,7 +59,7 @@ async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
         id=id,
         created=int(time.time()),
         model=request.model or state.llm.card.name,
-        job=Job(id, prompt, sampling, request.priority or 0, request.cache_salt or ""),
+        job=Job(id, prompt, sampling, request.priority, request.cache_salt or ""),
         tools=tools,
         shapes=TokenShapes(state.tokenizer, sampling),
         in_reasoning=in_reasoning,

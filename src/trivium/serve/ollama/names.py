@@ -23,6 +23,7 @@ def not_found(name: str) -> ApiError:
 
 async def model_called(state: ServerState, name: str) -> Variant:
     """What answers to the name: the model that is served, or a variant of it."""
+    state.check_allowed(state.llm.card.name)
     served = untagged(state.llm.card.name)
     if untagged(name) == served:
         return Variant(served, served)

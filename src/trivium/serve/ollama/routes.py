@@ -12,8 +12,8 @@ from trivium.serve.state import ServerState
 
 
 def ollama_routes(state: ServerState) -> list[Route]:
-    def plain(path: str, handler: Handler, method: str) -> Route:
-        return Route(path, PlainEndpoint(state, handler, needs_engine=True), methods=[method])
+    def plain(path: str, handler: Handler, method: str, *, admins: bool = False) -> Route:
+        return Route(path, PlainEndpoint(state, handler, needs_engine=True, for_admins=admins), methods=[method])
 
     return [
         Route("/api/generate", GenerationEndpoint(state, api_generate), methods=["POST"]),
@@ -24,8 +24,8 @@ def ollama_routes(state: ServerState) -> list[Route]:
         plain("/api/ps", running, "GET"),
         plain("/api/version", version, "GET"),
         plain("/api/show", show, "POST"),
-        plain("/api/copy", copy, "POST"),
-        plain("/api/create", create, "POST"),
-        plain("/api/pull", pull, "POST"),
-        plain("/api/delete", delete, "DELETE"),
+        plain("/api/copy", copy, "POST", admins=True),
+        plain("/api/create", create, "POST", admins=True),
+        plain("/api/pull", pull, "POST", admins=True),
+        plain("/api/delete", delete, "DELETE", admins=True),
     ]

@@ -61,7 +61,7 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
         shapes=TokenShapes(state.tokenizer, sampling),
     )
     jobs = [
-        Job(f"{answer.id}-{number}", prompt, sampling, body.priority or 0, body.cache_salt or "")
+        Job(f"{answer.id}-{number}", prompt, sampling, body.priority, body.cache_salt or "")
         for number, prompt in enumerate(prompts)
     ]
     if body.stream:

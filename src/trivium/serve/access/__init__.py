@@ -1,0 +1,1 @@
+"""Who may ask, for what, and how much: API keys and what they allow, and where browsers may come from."""

@@ -1,0 +1,321 @@
+"""API keys: who is let in, in which words the others are refused, and what each key allows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import ollama
+import openai
+import pytest
+from server_process import ServerProcess, wait_for
+from tiny_model import MODEL
+
+from trivium.serve.access.gate import OPEN_PATHS
+from trivium.serve.app import routes
+
+CHAT = "/v1/chat/completions"
+ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2, "ignore_eos": True}
+# More than a block of tokens, so that there is something to find in the cache.
+LONG_ASK = {**ASK, "messages": [{"role": "user", "content": "All that was ever said of the sea, and more. " * 8}]}
+
+KEYS = f"""
+[[key]]
+name = "alice"
+key = "alice-secret"
+admin = true
+
+[[key]]
+name = "bob"
+sha256 = "{hashlib.sha256(b"bob-secret").hexdigest()}"
+priority = 10
+
+[[key]]
+name = "few"
+key = "few-secret"
+requests_per_minute = 3
+
+[[key]]
+name = "short"
+key = "short-secret"
+tokens_per_minute = 40
+
+[[key]]
+name = "single"
+key = "single-secret"
+concurrent_requests = 1
+
+[[key]]
+name = "elsewhere"
+key = "elsewhere-secret"
+models = ["another-model"]
+"""
+SECRETS = ("flag-secret", "environment-secret", "alice-secret", "bob-secret", "few-secret", "short-secret")
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}-secret"}
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    path.write_text(KEYS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def locked(tiny_model: Path, key_file: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(
+        str(tiny_model),
+        *("--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32"),
+        *("--api-key", "flag-secret", "--api-key-file", str(key_file)),
+        environment={"TRIVIUM_API_KEY": "environment-secret"},
+        headers=bearer("alice"),
+    )
+    yield process
+    assert process.stop() == 0
+    assert not [secret for secret in SECRETS if secret in process.log]
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("key", ["flag", "environment", "alice", "bob"])
+@pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+def test_e12_every_key_opens_in_every_clients_header(locked: ServerProcess, key: str, header: str) -> None:
+    value = bearer(key)["authorization"] if header == "authorization" else f"{key}-secret"
+    assert locked.get("/v1/models", headers={header: value}).status_code == 200
+
+
+def every_path() -> list[tuple[str, str]]:
+    known = [
+        (method, re.sub(r"\{[^}]*\}", "x", route.path))
+        for route in routes(None).routes  # type: ignore[arg-type]
+        for method in sorted(route.methods)  # type: ignore[attr-defined]
+    ]
+    unknown = [("GET", "/nothing"), ("POST", "/v1/nothing"), ("GET", "/api/nothing"), ("DELETE", "/health")]
+    tricks = [("GET", "//metrics"), ("GET", "/v1//models/"), ("GET", "/page"), ("POST", "/"), ("OPTIONS", "/v1/models")]
+    return [*known, *unknown, *tricks]
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": "Basic alice-secret"}])
+def test_e12_without_a_key_every_path_known_or_not_is_refused(locked: ServerProcess, headers: dict[str, str]) -> None:
+    with httpx.Client() as client:
+        answers = {
+            (method, path): client.request(method, locked.url + path, headers=headers)
+            for method, path in every_path()
+            if not (path in OPEN_PATHS and method in ("GET", "HEAD"))
+        }
+    assert {key: answer.status_code for key, answer in answers.items() if answer.status_code != 401} == {}
+    for answer in answers.values():
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["x-request-id"]
+
+
+def test_health_needs_no_key(locked: ServerProcess) -> None:
+    assert httpx.get(locked.url + "/health").status_code == 200
+
+
+def test_e12_a_refusal_is_in_the_words_of_the_clients_language(locked: ServerProcess) -> None:
+    with pytest.raises(openai.AuthenticationError) as by_openai:
+        locked.openai().models.list()
+    assert (by_openai.value.type, by_openai.value.code) == ("authentication_error", "invalid_api_key")
+    assert by_openai.value.request_id
+    speaker = anthropic.Anthropic(base_url=locked.url, api_key="wrong", max_retries=0)
+    with pytest.raises(anthropic.AuthenticationError) as by_anthropic:
+        speaker.messages.create(model=MODEL, max_tokens=2, messages=[{"role": "user", "content": "Hello"}])
+    assert by_anthropic.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+    with pytest.raises(ollama.ResponseError) as by_ollama:
+        ollama.Client(host=locked.url).list()
+    assert by_ollama.value.status_code == 401
+    assert "API key" in by_ollama.value.error
+
+
+def test_the_official_clients_come_in_with_their_key(locked: ServerProcess) -> None:
+    assert openai.OpenAI(base_url=f"{locked.url}/v1", api_key="bob-secret").models.list().data[0].id == MODEL
+    speaker = anthropic.Anthropic(base_url=locked.url, api_key="bob-secret")
+    said = speaker.messages.create(model=MODEL, max_tokens=2, messages=[{"role": "user", "content": "Hello"}])
+    assert said.usage.output_tokens > 0
+    assert ollama.Client(host=locked.url, headers=bearer("bob")).list().models
+
+
+def test_no_key_is_seen_in_the_engines_arguments_or_environment(locked: ServerProcess) -> None:
+    engine = Path(f"/proc/{locked.engine_pid}")
+    seen = (engine / "cmdline").read_bytes() + (engine / "environ").read_bytes()
+    assert not [secret for secret in SECRETS if secret.encode() in seen]
+
+
+def test_a_key_that_is_not_for_a_model_is_told_so(locked: ServerProcess) -> None:
+    asks: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, ASK),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/embeddings", {"input": "Hello"}),
+        ("/v1/responses", {"input": "Hello"}),
+        ("/v1/messages", {"model": MODEL, "max_tokens": 2, "messages": ASK["messages"]}),
+        ("/api/chat", {"model": MODEL, "messages": ASK["messages"]}),
+        ("/api/generate", {"model": MODEL, "prompt": "Hello"}),
+        ("/api/embed", {"model": MODEL, "input": "Hello"}),
+        ("/tokenize", {"prompt": "Hello"}),
+    ]
+    statuses = {path: locked.post(path, body, headers=bearer("elsewhere")).status_code for path, body in asks}
+    assert set(statuses.values()) == {403}, statuses
+
+
+def test_only_admins_change_the_models(locked: ServerProcess) -> None:
+    copying = {"source": MODEL, "destination": "theirs"}
+    refused = locked.post("/api/copy", copying, headers=bearer("bob"))
+    assert (refused.status_code, type(refused.json()["error"])) == (403, str)
+    assert locked.post("/api/pull", {"model": "x"}, headers=bearer("bob")).status_code == 403
+    assert (
+        httpx.request("DELETE", locked.url + "/api/delete", json={"model": "x"}, headers=bearer("bob")).status_code
+        == 403
+    )
+    assert locked.post("/api/copy", copying, headers=bearer("alice")).status_code == 200
+
+
+# Limits
+
+
+def test_e8_requests_beyond_the_rate_are_told_when_there_is_room(locked: ServerProcess) -> None:
+    answers = [locked.post(CHAT, ASK, headers=bearer("few")) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    for answer in answers:
+        assert answer.headers["x-ratelimit-limit-requests"] == "3"
+        assert "x-ratelimit-limit-tokens" not in answer.headers
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["2", "1", "0", "0"]
+    last = answers[-1]
+    assert (last.json()["error"]["type"], last.json()["error"]["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert 0 < int(last.headers["retry-after-ms"]) <= 20_000  # three a minute: one every 20 s
+    assert 1 <= int(last.headers["retry-after"]) <= 20
+    assert re.fullmatch(r"(\d+m)?[\d.]+s", last.headers["x-ratelimit-reset-requests"])
+    assert locked.get("/v1/models", headers=bearer("few")).status_code == 200  # to look around costs nothing
+
+
+def test_e8_a_limited_key_is_told_so_in_every_language(locked: ServerProcess) -> None:
+    while locked.post(CHAT, ASK, headers=bearer("few")).status_code == 200:
+        pass
+    ask = {"model": MODEL, "max_tokens": 2, "messages": ASK["messages"]}
+    by_anthropic = locked.post("/v1/messages", ask, headers=bearer("few"))
+    assert (by_anthropic.status_code, by_anthropic.json()["error"]["type"]) == (429, "rate_limit_error")
+    by_ollama = locked.post("/api/chat", ask, headers=bearer("few"))
+    assert (by_ollama.status_code, type(by_ollama.json()["error"])) == (429, str)
+    assert by_anthropic.headers["retry-after"] and by_ollama.headers["retry-after"]
+
+
+def test_tokens_of_prompts_and_answers_are_counted_and_what_was_overdrawn_is_waited_for(locked: ServerProcess) -> None:
+    first = locked.post(CHAT, {**ASK, "max_tokens": 100}, headers=bearer("short"))
+    assert first.status_code == 200
+    used = first.json()["usage"]["total_tokens"]
+    refused = locked.post(CHAT, ASK, headers=bearer("short"))
+    assert refused.status_code == 429
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    # 40 a minute: what is beyond the first 40 has to come back, at 1.5 s for each, but for the time that has passed.
+    assert (used - 40) * 1000 < int(refused.headers["retry-after-ms"]) <= (used - 39) * 1500
+
+
+def test_a_key_has_only_so_many_requests_at_once(locked: ServerProcess) -> None:
+    endless = {**ASK, "max_tokens": 7000, "stream": True}
+    with httpx.stream("POST", locked.url + CHAT, json=endless, headers=bearer("single"), timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        refused = locked.post(CHAT, ASK, headers=bearer("single"))
+        assert refused.status_code == 429
+        assert "1 requests at once" in refused.json()["error"]["message"]
+        assert int(refused.headers["retry-after-ms"]) > 0
+        assert locked.post(CHAT, ASK, headers=bearer("bob")).status_code == 200
+    locked.wait_until_idle()
+    assert locked.post(CHAT, ASK, headers=bearer("single")).status_code == 200
+
+
+# Prefixes
+
+
+def cached_tokens(server: ServerProcess, key: str, path: str = CHAT, **more: Any) -> int:
+    answer = server.post(path, {**LONG_ASK, **more}, headers=bearer(key))
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    if "cache_read_input_tokens" in usage:
+        return usage["cache_read_input_tokens"]
+    return usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_a_prefix_cached_by_one_key_is_never_found_by_another(locked: ServerProcess) -> None:
+    assert cached_tokens(locked, "alice") == 0
+    found = cached_tokens(locked, "alice")
+    assert found > 0
+    assert cached_tokens(locked, "bob") == 0
+    assert cached_tokens(locked, "bob") == found
+    assert cached_tokens(locked, "flag") == 0
+    # Nor with a salt that would make a caller look like another.
+    assert cached_tokens(locked, "environment", cache_salt="alice") == 0
+    assert cached_tokens(locked, "environment", cache_salt="alice\0") == 0
+
+
+def test_a_salt_of_the_request_parts_the_prefixes_of_one_key(locked: ServerProcess) -> None:
+    salted = {"messages": [{"role": "user", "content": "Salt, and what it keeps from rotting. " * 8}]}
+    assert cached_tokens(locked, "bob", **salted, cache_salt="one") == 0
+    assert cached_tokens(locked, "bob", **salted, cache_salt="two") == 0
+    assert cached_tokens(locked, "bob", **salted, cache_salt="one") > 0
+
+
+def test_other_languages_have_their_callers_prefixes_too(locked: ServerProcess) -> None:
+    asked = {"messages": [{"role": "user", "content": "Every tongue has its own word for rain. " * 8}]}
+    assert cached_tokens(locked, "bob", "/v1/messages", **asked) == 0
+    assert cached_tokens(locked, "flag", "/v1/messages", **asked) == 0
+    assert cached_tokens(locked, "bob", "/v1/messages", **asked) > 0
+    assert cached_tokens(locked, "flag", **asked) > 0
+
+
+def test_prefixes_are_shared_where_the_switch_says_so(tiny_model: Path) -> None:
+    keys = ("--api-key", "alice-secret", "--api-key", "bob-secret", "--share-prefixes", "--open-metrics")
+    server = ServerProcess(str(tiny_model), "--served-model-name", MODEL, *keys)
+    try:
+        assert cached_tokens(server, "alice") == 0
+        assert cached_tokens(server, "bob") > 0
+        assert server.wait_until_idle()  # reads /metrics without a key
+        assert server.get("/v1/models").status_code == 401
+    finally:
+        assert server.stop() == 0
+
+
+# The file is read again
+
+
+def test_sighup_reads_the_keys_again_and_a_broken_file_changes_nothing(locked: ServerProcess, key_file: Path) -> None:
+    def status(key: str) -> int:
+        return locked.get("/v1/models", headers=bearer(key)).status_code
+
+    def reloaded(text: str, told: str) -> None:
+        before = locked.log.count(told)
+        key_file.write_text(text)
+        os.kill(locked.process.pid, signal.SIGHUP)
+        wait_for(lambda: locked.log.count(told) > before or None, 10)
+
+    without_bob = KEYS.replace('"bob"', '"carol"').replace(hashlib.sha256(b"bob-secret").hexdigest(), "0" * 64)
+    reloaded(without_bob + '[[key]]\nname = "new"\nkey = "new-secret"\n', "keys ")
+    assert [status(key) for key in ("bob", "new", "alice", "flag")] == [401, 200, 200, 200]
+    reloaded("[[key]]\nname = 3\n", "nothing was changed")
+    assert [status(key) for key in ("bob", "new", "alice", "flag")] == [401, 200, 200, 200]
+    # What was used up is not given back by reading the file again.
+    while locked.post(CHAT, ASK, headers=bearer("few")).status_code == 200:
+        pass
+    reloaded(KEYS, "keys ")
+    assert status("bob") == 200
+    assert locked.post(CHAT, ASK, headers=bearer("few")).status_code == 429
+
+
+def test_a_key_that_is_set_but_empty_does_not_open_the_server(tiny_model: Path) -> None:
+    with pytest.raises(AssertionError, match=r"TRIVIUM_API_KEY.*not empty"):
+        ServerProcess(str(tiny_model), environment={"TRIVIUM_API_KEY": ""})
+
+
+def test_keys_are_not_needed_where_none_is_set(server: ServerProcess) -> None:
+    assert server.get("/v1/models", headers={"authorization": "Bearer whatever"}).status_code == 200
+    assert json.loads(server.get("/v1/models").content)["data"]
