@@ -45,7 +45,7 @@ class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
     def __init__(self, options: EngineOptions) -> None:
-        platform = select_platform(options.device)
+        platform = select_platform(options.device).platform
         source = open_source(Path(options.model))
         spec = read_spec(source)
         facts = _model_facts(source, spec, options)

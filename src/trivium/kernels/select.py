@@ -26,15 +26,19 @@ from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
 from trivium.types.errors import ConfigError
 
 Kernels = Literal["auto", "reference", "native", "triton"]
+KERNELS_OF: dict[str, Kernels] = {"cpu": "native", "cuda": "triton"}  # by torch's device type
 
 
 def select_ops(kernels: Kernels, device: str = "cpu", num_threads: int | None = None, dtype: str = "float32") -> Ops:
     """`num_threads` is of the native kernels; None: what the process may use. `dtype` is of the activations."""
     if kernels == "reference":
         return reference_ops("asked for")
-    if (kernels == "native" and device != "cpu") or (kernels == "triton" and device == "cpu"):
+    device_type = device.partition(":")[0]
+    if kernels != "auto" and kernels != KERNELS_OF.get(device_type):
         raise ConfigError(f"{kernels} kernels do not run on {device}")
-    if device != "cpu":
+    if device_type not in KERNELS_OF:
+        return reference_ops(f"there are no kernels of our own for {device_type}, and its platform brings none")
+    if device_type == "cuda":
         return _gpu_ops(kernels)
     try:
         if dtype != "float32":

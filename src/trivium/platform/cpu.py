@@ -5,19 +5,125 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
-from trivium.platform.contract import Detection
-from trivium.types.facts import Capabilities
+from trivium.platform.contract import (
+    CONTRACT_VERSION,
+    Conformance,
+    Detection,
+    DetectionState,
+    Device,
+    DeviceFacts,
+    DTypes,
+    ErrorAction,
+    FeaturePair,
+    Identity,
+    ImportedFacts,
+    KernelFacts,
+    LoadFacts,
+    MemoryModel,
+    PlatformLimits,
+    Profiling,
+    Requirement,
+    RunningFacts,
+    Security,
+    StaticFacts,
+    SupportLevel,
+    Telemetry,
+    Versions,
+    Visibility,
+    declared,
+    measured,
+    probed,
+    unknown,
+)
+from trivium.platform.prechecks import number_of, run_prechecks
+from trivium.platform.requirements import CORE_REQUIREMENTS, core_version
+from trivium.types.checks import Check
+from trivium.types.decisions import Decision, Keep, Refuse, Wish
+from trivium.types.facts import Capabilities, ModelFacts
 
 CGROUP = Path("/sys/fs/cgroup")
+ENERGY = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
+NODES = Path("/sys/devices/system/node")
 INTERESTING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "sve")
+
+# Sums are exact to the order in float32, and the native kernels take float32 activations.
+DTYPES = ("float32", "bfloat16", "float16")
+MOST_THREADS = 1024  # more are a slip
 
 
 class CpuPlatform:
     name = "cpu"
+    contract_version = CONTRACT_VERSION
+
+    def static(self) -> StaticFacts:
+        return StaticFacts(
+            versions=declared(Versions(CONTRACT_VERSION, core_version(), ""), "part of the core"),
+            identity=probed(
+                Identity("", platform.machine(), _cpu_model_and_flags()[0], "cpu", "CPU", in_tree=True), "/proc/cpuinfo"
+            ),
+            requires=declared(CORE_REQUIREMENTS, "pyproject.toml"),
+            visibility=declared(
+                Visibility(None, "the process's affinity chooses among the machine's cores"), "sched(7)"
+            ),
+            env=declared((), "none of its own"),
+            security=declared(
+                Security(
+                    opens_sockets=False,
+                    uses_network=False,
+                    loads_native_code=("trivium._native",),
+                    reads=("/proc/meminfo", "/proc/cpuinfo", str(CGROUP)),
+                ),
+                "the source",
+            ),
+            conformance=declared(
+                Conformance(
+                    SupportLevel.CONFORMANT, "tests/unit/platform, tests/parity, tests/golden", "", "each CI run"
+                ),
+                "make test",
+            ),
+        )
 
     def detect(self) -> Detection:
-        return Detection(present=True, reason=f"{platform.machine()} processor")
+        return Detection(DetectionState.PRESENT, f"{platform.machine()} processor")
+
+    def imported(self) -> ImportedFacts:
+        return ImportedFacts(
+            dtypes=declared(DTypes(DTYPES, DTYPES, "float32", ()), "tests/parity runs each"),
+            compile=unknown("nothing is compiled at run time"),
+        )
+
+    def probe(self) -> DeviceFacts:
+        total, available, source = usable_memory()
+        threads, threads_source = usable_threads()
+        model, flags = _cpu_model_and_flags()
+        device = Device(
+            index=0,
+            name=model,
+            uuid="",
+            total_bytes=total,
+            free_bytes=available,
+            integrated=True,
+            compute_units=threads,
+            features=tuple(flag for flag in INTERESTING_FLAGS if flag in flags),
+            numa_nodes=number_of_nodes(),
+            health="ok",
+        )
+        memory = MemoryModel(
+            dedicated=False,
+            unified=True,
+            pinned=False,
+            reserved_bytes=0,
+            can_sleep=False,
+            out_of_memory="the kernel kills the process, or an allocation fails",
+        )
+        return DeviceFacts(
+            inventory=probed((device,), f"{source}, {threads_source}"),
+            memory_model=declared(memory, "Linux"),
+            collectives=unknown("one process computes"),
+            transfer=unknown("blocks are not moved between engines"),
+        )
 
     def capabilities(self) -> Capabilities:
         total, available, memory_source = usable_memory()
@@ -27,14 +133,66 @@ class CpuPlatform:
             platform="cpu",
             device="cpu",
             name=model,
-            # Sums are exact to the order in float32, and the native kernels take float32 activations.
-            dtypes=("float32", "bfloat16", "float16"),
+            dtypes=DTYPES,
             memory_bytes=total,
             available_bytes=available,
             num_threads=threads,
             features=tuple(flag for flag in INTERESTING_FLAGS if flag in flags),
             sources=(("memory", memory_source), ("num_threads", threads_source), ("features", "/proc/cpuinfo")),
         )
+
+    def precheck(self) -> tuple[Check, ...]:
+        return run_prechecks(
+            (
+                lambda: _check_threads(*usable_threads(), os.cpu_count() or 1),
+                lambda: _check_load(os.getloadavg()[0], usable_threads()[0]),
+                lambda: _check_nodes(number_of_nodes()),
+            )
+        )
+
+    def with_model(self, model: ModelFacts) -> LoadFacts:
+        pairs = (
+            FeaturePair("prefix caching", "sliding windows", "yes", "tests/golden/test_engine_tokens.py"),
+            FeaturePair("prefix caching", "dynamic rope", "partial", "among prompts of the same length"),
+            FeaturePair("recorded steps", "experts", "yes", "tests/golden/test_graph_mode.py"),
+            FeaturePair("int8 cache", "odd block or head sizes", "no", "pairs lie together"),
+        )
+        return LoadFacts(
+            limits=declared(
+                PlatformLimits(max_model_len=model.max_position), "the model's own; memory decides the rest"
+            ),
+            features=measured(pairs, "the tests named"),
+        )
+
+    def negotiate(self, wish: Wish, model: ModelFacts) -> tuple[Decision, ...]:
+        if wish.num_threads is not None and wish.num_threads > MOST_THREADS:
+            return (
+                Refuse(
+                    "num_threads",
+                    f"num_threads {wish.num_threads} is more than the {MOST_THREADS} that are ever used",
+                    "leave --num-threads away: the engine takes the cores that the process may use",
+                ),
+            )
+        return (Keep("num_threads"),)
+
+    def running(self) -> RunningFacts:
+        energy = ENERGY.exists() and os.access(ENERGY, os.R_OK)
+        return RunningFacts(
+            validates_requests=measured(True, "tests/parity/test_native_bounds.py"),
+            errors=declared(
+                (ErrorAction("MemoryError", "fail_request", "no memory was left for the step"),), "the source"
+            ),
+            telemetry=probed(Telemetry(("energy",), str(ENERGY)), "it can be read")
+            if energy
+            else unknown(f"{ENERGY} cannot be read"),
+            profiling=declared(Profiling(("CPU",), "torch.profiler, perf"), "torch's own"),
+        )
+
+    def kernel_facts(self) -> KernelFacts | None:
+        return None
+
+    def make_ops(self, wish: Wish, num_threads: int) -> Any | None:
+        return None
 
     def open(self, num_threads: int) -> None:
         import torch
@@ -43,6 +201,26 @@ class CpuPlatform:
 
     def give_back_unused(self) -> None:
         pass  # the allocator does so itself
+
+
+def _check_threads(usable: int, source: str, present: int) -> Check:
+    shown = f"{number_of(usable, 'core')} of {present} ({source})"
+    return Check("cpu-threads", "ok", shown, "what the process may use", "")
+
+
+def _check_load(load: float, usable: int) -> Check:
+    busy = load > 1.5 * usable + 1
+    remedy = "others compute here now; timings will be worse than the machine can do" if busy else ""
+    return Check("cpu-load", "warn" if busy else "ok", f"load {load:.1f}", f"about {usable} at most", remedy)
+
+
+def _check_nodes(nodes: int) -> Check:
+    remedy = "bind the engine to one node: numactl --cpunodebind=0 --membind=0 trivium …" if nodes > 1 else ""
+    return Check("cpu-numa", "warn" if nodes > 1 else "ok", number_of(nodes, "node"), "1 node", remedy)
+
+
+def number_of_nodes() -> int:
+    return max(1, len(list(NODES.glob("node[0-9]*"))))
 
 
 def usable_memory() -> tuple[int, int, str]:

@@ -47,7 +47,7 @@ def test_a_machine_without_the_driver_says_so_and_runs_on_the_cpu(monkeypatch: p
 
     monkeypatch.setattr(cuda, "visible_gpus", missing)
     assert CudaPlatform().detect().reason == "the driver is not here"
-    assert select_platform("auto").name == "cpu"
+    assert select_platform("auto").platform.name == "cpu"
     with pytest.raises(ConfigError, match="device cuda was asked for, but the driver is not here"):
         select_platform("cuda")
 
@@ -68,7 +68,7 @@ def test_a_gpu_that_torch_was_not_built_for_is_not_chosen(monkeypatch: pytest.Mo
 def test_a_usable_gpu_is_chosen_before_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, H200)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    assert select_platform("auto").name == "cuda"
+    assert select_platform("auto").platform.name == "cuda"
     facts = CudaPlatform().capabilities()
     assert (facts.dtypes[0], facts.memory_bytes, facts.available_bytes) == ("bfloat16", 140 << 30, 100 << 30)
     assert facts.memory_is_dedicated
