@@ -24,7 +24,6 @@ from trivium.platform.contract import (
     MemoryModel,
     PlatformLimits,
     Profiling,
-    Requirement,
     RunningFacts,
     Security,
     StaticFacts,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from plugin_files import install, install_example, write_metadata
 
+import trivium
 from trivium.platform.plugins import installed_plugins, load_plugin
 from trivium.platform.probe import ask_in_child
 from trivium.platform.select import load_platform, platform_names, select_platform
@@ -110,20 +111,16 @@ def test_a_plugin_that_patches_a_module_it_is_the_first_to_load_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = """
-    import trivium.bench_of_no_one as fresh
+    import trivium.of_no_one as fresh
     def theirs(): pass
     fresh.function = theirs
     """
-    (tmp_path / "fresh.py").write_text("def function(): pass\n")
-    monkeypatch.delitem(sys.modules, "trivium.bench_of_no_one", raising=False)
-    import trivium
-
     monkeypatch.setattr(trivium, "__path__", [*trivium.__path__, str(tmp_path)])
-    (tmp_path / "bench_of_no_one.py").write_text("def function(): pass\n")
+    (tmp_path / "of_no_one.py").write_text("def function(): pass\n")
     install(tmp_path, monkeypatch, "early", source + "\n    class Plugin(Good): pass\n")
-    with pytest.raises(ConfigError, match="changed trivium.bench_of_no_one.function"):
+    with pytest.raises(ConfigError, match=r"changed trivium\.of_no_one\.function"):
         load_plugin(installed_plugins()["early"])
-    monkeypatch.delitem(sys.modules, "trivium.bench_of_no_one", raising=False)
+    del sys.modules["trivium.of_no_one"]
 
 
 def test_a_plugin_of_the_contract_before_is_served_beside_one_of_the_present(
