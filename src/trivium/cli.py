@@ -9,6 +9,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from trivium.bench.settings import (
+    AnswerOptions,
+    ArrivalSettings,
+    CompareSettings,
+    OutputSettings,
+    PrefixSettings,
+    ReplaySettings,
+    SearchSettings,
+    SloSettings,
+    TargetSettings,
+    WorkloadSettings,
+)
 from trivium.commands.options import UsageError, add_options
 from trivium.commands.settings import AccessSettings, SamplingSettings, ServeSettings
 from trivium.config.options import EngineOptions
@@ -50,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_run(commands)
     _add_store(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -97,6 +110,44 @@ def _add_store(commands: _Commands) -> None:
     for name, summary in (("show", "show what is known of a stored model"), ("rm", "remove a model from the store")):
         parser = _add_command(commands, name, "store", summary)
         parser.add_argument("model", help="its name in the store")
+
+
+def _add_bench(commands: _Commands) -> None:
+    bench = _add_command(commands, "bench", "bench", "measure an OpenAI server, and leave the evidence")
+    modes = bench.add_subparsers(title="what to measure", metavar="mode", dest="mode", required=True)
+    load = (WorkloadSettings, ArrivalSettings)
+    for name, summary, structs in (
+        ("serve", "latency under a load, open (--rate) or closed (--concurrency)", (*load, SloSettings)),
+        ("throughput", "tokens a second when all requests come at once", (WorkloadSettings,)),
+        ("latency", "one request at a time", (WorkloadSettings,)),
+        ("prefix", "what is gained where prompts begin alike", (*load, PrefixSettings)),
+        ("replay", "arrivals and lengths of a Mooncake or Azure trace", (ReplaySettings, SloSettings)),
+        ("slo", "the highest rate at which the limits are kept", (*load, SloSettings, SearchSettings)),
+    ):
+        parser = _add_mode(modes, name, summary)
+        if name == "replay":
+            parser.add_argument("trace", help="a Mooncake .jsonl or an Azure .csv file")
+        if name == "throughput":
+            parser.add_argument("--concurrency", type=int, metavar="N", help="requests under way at most; default: all")
+        parser.add_argument("start_model", nargs="?", metavar="model", help=f"to start a server with: {MODEL_HELP}")
+        for struct in (TargetSettings, *structs, AnswerOptions, OutputSettings):
+            add_options(parser, struct, _title(struct))
+    compare = _add_mode(modes, "compare", "two servers, measured in turns: is B faster than A?")
+    for side in ("a", "b"):
+        compare.add_argument(side, help="the address of a server that runs, or a model to start one with")
+    for struct in (CompareSettings, *load, AnswerOptions, OutputSettings):
+        add_options(compare, struct, _title(struct))
+    verify = _add_mode(modes, "verify", "check a bundle: its files, and every figure from the samples")
+    verify.add_argument("bundle", help="the folder that a measurement left")
+    verify.add_argument("--digest", metavar="HEX", help="the digest that was told with the bundle")
+
+
+def _add_mode(modes: _Commands, name: str, summary: str) -> argparse.ArgumentParser:
+    return modes.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+
+
+def _title(struct: type) -> str:
+    return struct.__name__.removesuffix("Settings").removesuffix("Options").lower()
 
 
 def _add_command(commands: _Commands, name: str, module: str, summary: str) -> argparse.ArgumentParser:

@@ -30,7 +30,7 @@ def trivium(*arguments: str, stdin: str = "", **environment: str) -> subprocess.
 def test_help_names_every_command() -> None:
     result = trivium("--help")
     assert result.returncode == 0
-    for command in ("serve", "chat", "run", "pull", "list", "show", "rm"):
+    for command in ("serve", "chat", "run", "pull", "list", "show", "rm", "bench"):
         assert f"\n    {command} " in result.stdout
         assert trivium(command, "--help").returncode == 0
 

@@ -1,0 +1,57 @@
+"""From the record and the samples to every figure that is told. The experiment and its checker both come here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from trivium.bench.compare import Compared, compare
+from trivium.bench.figures import KEPT_UP_MS, RunFigures, run_figures
+from trivium.bench.record import Record
+from trivium.bench.samples import RequestSample
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    runs: list[RunFigures]
+    slo_rate: float | None = None  # highest rate of a run that kept the SLO
+    compared: Compared | None = None
+    warnings: list[str] = []
+
+
+def results_of(record: Record, samples: Sequence[RequestSample]) -> Results:
+    """Every run of the record has samples."""
+    by_run: list[list[RequestSample]] = [[] for _ in record.runs]
+    for sample in samples:
+        by_run[sample.run].append(sample)
+    runs = [
+        run_figures(of_run, scheduled=plan.loop == "open", slo=record.slo)
+        for plan, of_run in zip(record.runs, by_run, strict=True)
+    ]
+    compared = None if record.comparison is None else compare(record.comparison, record.runs, by_run, runs)
+    return Results(runs=runs, slo_rate=_slo_rate(record, runs), compared=compared, warnings=_warnings(record, runs))
+
+
+def _slo_rate(record: Record, runs: Sequence[RunFigures]) -> float | None:
+    if record.slo is None:
+        return None
+    rates = [
+        plan.rate
+        for plan, figures in zip(record.runs, runs, strict=True)
+        if plan.rate is not None and figures.within_slo is not None and figures.within_slo >= record.slo.attain
+    ]
+    return max(rates, default=None)
+
+
+def _warnings(record: Record, runs: Sequence[RunFigures]) -> list[str]:
+    warnings = []
+    for plan, figures in zip(record.runs, runs, strict=True):
+        if figures.failed:
+            kinds = ", ".join(f"{count} × {kind}" for kind, count in figures.failures.items())
+            warnings.append(f"{plan.label}: {figures.failed} of {figures.requests} requests failed ({kinds})")
+        if figures.lag_ms is not None and not figures.kept_up:
+            warnings.append(
+                f"{plan.label}: the client did not keep up with its schedule: it was {figures.lag_ms.p99:.1f} ms late at the"
+                f" 99th percentile ({KEPT_UP_MS:g} ms are allowed), so the load was not the one that was asked for"
+            )
+    return warnings

@@ -1,0 +1,294 @@
+"""`trivium bench`: measures a server, prints a table, leaves a report and the evidence for it; checks such evidence."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from trivium.bench import modes
+from trivium.bench.bundle import REPORT, Evidence, write_bundle
+from trivium.bench.errors import BenchError
+from trivium.bench.experiment import Experiment
+from trivium.bench.figures import Slo
+from trivium.bench.machine import machine, software
+from trivium.bench.record import Comparison, Mode, Record, Side
+from trivium.bench.report_html import report_page
+from trivium.bench.results import Results, results_of
+from trivium.bench.settings import (
+    AnswerOptions,
+    ArrivalSettings,
+    CompareSettings,
+    OutputSettings,
+    PrefixSettings,
+    ReplaySettings,
+    SearchSettings,
+    SloSettings,
+    TargetSettings,
+    WorkloadSettings,
+)
+from trivium.bench.table import result_lines
+from trivium.bench.target import Place, ReachedServer, reach
+from trivium.bench.trace import read_trace
+from trivium.bench.verify import problems_of
+from trivium.commands.options import UsageError, read_options
+
+SECRET = "(not kept)"
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """What one command asks for."""
+
+    mode: Mode
+    places: list[Place]
+    settings: list[Struct]  # all that is to be recorded
+    measure: Callable[[Experiment, list[ReachedServer]], Awaitable[None]]
+    slo: Slo | None = None
+    comparison: Comparison | None = None
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.mode == "verify":
+        return _verify(Path(args.bundle), args.digest)
+    job = JOBS[args.mode](args)
+    answers = read_options(args, AnswerOptions)
+    output = read_options(args, OutputSettings)
+    _raise_socket_limit()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: our servers are stopped on the way out
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        results = runner.run(_bench(job, answers, output))
+    return 0 if any(figures.completed for figures in results.runs) else 1
+
+
+async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Results:
+    started = datetime.now(UTC)
+    folder = Path(output.output or f"trivium-bench/{job.mode}-{started:%Y%m%d-%H%M%S}")
+    if folder.exists() and any(folder.iterdir()):
+        raise BenchError(f"{folder}: the folder of a bundle must be new or empty")
+    facts = machine()
+    experiment = Experiment()
+    async with AsyncExitStack() as stack:
+        servers = []
+        for place in job.places:
+            _say(f"{job.mode}: {place}")
+            servers.append(await stack.enter_async_context(reach(place, answers)))
+        others = {f"metrics-before{name}.txt": text for name, text in (await _metrics(servers)).items()}
+        await job.measure(experiment, servers)
+        others |= {f"metrics-after{name}.txt": text for name, text in (await _metrics(servers)).items()}
+        names = _names(servers)
+        others |= {
+            f"server{name}.log": "".join(f"{line}\n" for line in server.log)
+            for name, server in zip(names, servers, strict=True)
+            if server.log is not None
+        }
+    record = Record(
+        mode=job.mode,
+        title=output.title or f"{job.mode}: {', '.join(dict.fromkeys(s.target.model for s in servers))}",
+        command=_shown_command(sys.argv[1:]),
+        settings=_shown_settings([*job.settings, answers]),
+        started_at=started.isoformat(timespec="seconds"),
+        targets=[server.target for server in servers],
+        software=software(),
+        machine=facts,
+        notes=[note for server in servers for note in server.notes] + experiment.notes,
+        runs=experiment.runs,
+        slo=job.slo,
+        comparison=job.comparison,
+    )
+    results = results_of(record, experiment.samples)
+    page = report_page(record, experiment.samples, results)
+    digest = write_bundle(folder, Evidence(record, experiment.samples, results), page, others)
+    for line in result_lines(record, results):
+        print(line)
+    _say(f"report {folder / REPORT}; to check it: trivium bench verify {folder} --digest {digest}")
+    return results
+
+
+def _serve(args: argparse.Namespace) -> Job:
+    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    slo = read_options(args, SloSettings)
+    return Job(
+        mode="serve",
+        places=[_place(args)],
+        settings=[workload, arrival, slo],
+        measure=lambda experiment, servers: modes.serve(experiment, servers[0], workload, arrival),
+        slo=_slo(slo),
+    )
+
+
+def _throughput(args: argparse.Namespace) -> Job:
+    workload = read_options(args, WorkloadSettings)
+    return Job(
+        mode="throughput",
+        places=[_place(args)],
+        settings=[workload],
+        measure=lambda experiment, servers: modes.throughput(experiment, servers[0], workload, args.concurrency),
+    )
+
+
+def _latency(args: argparse.Namespace) -> Job:
+    workload = read_options(args, WorkloadSettings)
+    return Job(
+        mode="latency",
+        places=[_place(args)],
+        settings=[workload],
+        measure=lambda experiment, servers: modes.latency(experiment, servers[0], workload),
+    )
+
+
+def _prefix(args: argparse.Namespace) -> Job:
+    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    prefix = read_options(args, PrefixSettings)
+    return Job(
+        mode="prefix",
+        places=[_place(args)],
+        settings=[workload, arrival, prefix],
+        measure=lambda experiment, servers: modes.prefix(experiment, servers[0], workload, arrival, prefix),
+    )
+
+
+def _replay(args: argparse.Namespace) -> Job:
+    settings, slo = read_options(args, ReplaySettings), read_options(args, SloSettings)
+    trace = read_trace(Path(args.trace))
+    return Job(
+        mode="replay",
+        places=[_place(args)],
+        settings=[settings, slo],
+        measure=lambda experiment, servers: modes.replay_trace(experiment, servers[0], trace, settings),
+        slo=_slo(slo),
+    )
+
+
+def _search(args: argparse.Namespace) -> Job:
+    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    limits, search = read_options(args, SloSettings), read_options(args, SearchSettings)
+    slo = _slo(limits)
+    if slo is None:
+        raise UsageError("a search needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
+    return Job(
+        mode="slo",
+        places=[_place(args)],
+        settings=[workload, arrival, limits, search],
+        measure=lambda experiment, servers: modes.slo_search(experiment, servers[0], workload, arrival, slo, search),
+        slo=slo,
+    )
+
+
+def _compare(args: argparse.Namespace) -> Job:
+    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    settings = read_options(args, CompareSettings)
+
+    async def measure(experiment: Experiment, servers: list[ReachedServer]) -> None:
+        sides: dict[Side, ReachedServer] = {"a": servers[0], "b": servers[1]}
+        await modes.compare(experiment, sides, workload, arrival, settings)
+
+    return Job(
+        mode="compare",
+        places=[
+            _side(args.a, settings.a_model, settings.a_options, settings.api_key),
+            _side(args.b, settings.b_model, settings.b_options, settings.api_key),
+        ],
+        settings=[workload, arrival, settings],
+        measure=measure,
+        comparison=Comparison(
+            confidence=settings.confidence, min_effect=settings.min_effect, headline=settings.by, seed=workload.seed
+        ),
+    )
+
+
+JOBS: dict[str, Callable[[argparse.Namespace], Job]] = {
+    "serve": _serve,
+    "throughput": _throughput,
+    "latency": _latency,
+    "prefix": _prefix,
+    "replay": _replay,
+    "slo": _search,
+    "compare": _compare,
+}
+
+
+def _place(args: argparse.Namespace) -> Place:
+    target = read_options(args, TargetSettings)
+    if target.base_url is not None and (args.start_model or target.server_options):
+        raise UsageError("--base-url names a server that runs: leave out the model to start and --server-options")
+    return Place(
+        base_url=target.base_url,
+        start_model=args.start_model,
+        server_options=target.server_options,
+        model=target.model,
+        api_key=target.api_key,
+    )
+
+
+def _side(where: str, model: str | None, options: str | None, api_key: str | None) -> Place:
+    if where.startswith(("http://", "https://")):
+        if options:
+            raise UsageError(f"{where} is a server that runs: it takes no options")
+        return Place(base_url=where, model=model, api_key=api_key)
+    return Place(start_model=where, server_options=options, model=model)
+
+
+def _slo(settings: SloSettings) -> Slo | None:
+    slo = Slo(**msgspec.structs.asdict(settings))
+    return slo if str(slo) else None
+
+
+def _names(servers: Sequence[ReachedServer]) -> list[str]:
+    """What tells the files of several servers apart."""
+    return [""] if len(servers) == 1 else ["-a", "-b"]
+
+
+async def _metrics(servers: Sequence[ReachedServer]) -> dict[str, str]:
+    texts = [await server.metrics() for server in servers]
+    return {name: text for name, text in zip(_names(servers), texts, strict=True) if text is not None}
+
+
+def _shown_command(arguments: Sequence[str]) -> list[str]:
+    shown = ["trivium"]
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        if shown[-1] == "--api-key":
+            argument = SECRET
+        elif equals and flag == "--api-key":
+            argument = f"{flag}={SECRET}"
+        shown.append(argument)
+    return shown
+
+
+def _shown_settings(structs: Sequence[Struct]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for struct in structs:
+        shown |= {name: value for name, value in msgspec.structs.asdict(struct).items() if name != "api_key"}
+    return shown
+
+
+def _raise_socket_limit() -> None:
+    """An open loop has as many connections as requests under way."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _verify(folder: Path, digest: str | None) -> int:
+    problems = list(problems_of(folder, digest))
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print(f"{folder}: every file is as it was written, and every figure follows from the samples")
+    return 1 if problems else 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
