@@ -70,19 +70,14 @@ async def _serve(
     from trivium.serve.batch.slots import Slots
     from trivium.serve.disconnect import cancel_and_wait
     from trivium.serve.in_process import InProcess
+    from trivium.serve.models.served import ServedModel
     from trivium.serve.responses.background import end_background, fail_abandoned
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
-    state = ServerState(
-        llm,
-        Limits(),
-        Metrics(),
-        records,
-        accept_any_model=settings.accept_any_model,
-        call_dialect=settings.tool_call_parser,
-        reasoning_dialect=settings.reasoning_parser,
-    )
+    limits, metrics = Limits(), Metrics()
+    model = ServedModel(llm, limits, metrics.on_event, settings.tool_call_parser, settings.reasoning_parser)
+    state = ServerState(model, limits, metrics, records, accept_any_model=settings.accept_any_model)
     server = HttpServer(state, listener, public_app(state, keyring, opens_metrics=access.open_metrics))
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
@@ -94,7 +89,7 @@ async def _serve(
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
-            dialect = None if llm.template is None else state.dialect
+            dialect = None if llm.template is None else model.dialect
             if keyring.is_needed:
                 say(f"keys      {', '.join(keyring.names)}")
             for line in start_report(llm.card, dialect, url_of(listener), time.monotonic() - began):

@@ -14,9 +14,9 @@ from trivium.llm.prompts import TokensPrompt
 from trivium.records.ids import new_id
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, invalid
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.prompts import completion_prompts
 from trivium.serve.openai.protocol import CompletionRequest, TokenId
-from trivium.serve.state import ServerState
 from trivium.types.errors import InvalidRequestError
 
 AT_ONCE = 32  # of one request in the engine, so that it leaves room in the queue for others
@@ -30,12 +30,12 @@ class Embedding(Struct, frozen=True):
 
 
 async def embed(
-    state: ServerState, texts: Texts, dimensions: int | None = None, *, truncates: bool = False
+    model: ServedModel, texts: Texts, dimensions: int | None = None, *, truncates: bool = False
 ) -> list[Embedding]:
     """In the order of the texts. `truncates`: a text that is too long loses its end, rather than being refused."""
-    prompts = await _prompts(state, texts)
+    prompts = await _prompts(model, texts)
     if truncates:
-        most = state.llm.card.max_model_len - 1
+        most = model.card.max_model_len - 1
         prompts = [
             TokensPrompt(prompt=prompt["prompt"], prompt_token_ids=prompt["prompt_token_ids"][:most])
             for prompt in prompts
@@ -47,7 +47,7 @@ async def embed(
     async def one(number: int, prompt: TokensPrompt) -> Embedding:
         async with room:
             caller.charge(len(prompt["prompt_token_ids"]))
-            output = await state.llm.embed(
+            output = await model.llm.embed(
                 prompt, f"{id}-{number}", priority=caller.priority_of(None), salt=caller.salt_of("")
             )
         return Embedding(_normalised(output.embedding, dimensions), len(output.prompt_token_ids))
@@ -65,11 +65,11 @@ def similarity(one: Embedding, other: Embedding) -> float:
     return math.fsum(a * b for a, b in zip(one.vector, other.vector, strict=True))
 
 
-async def _prompts(state: ServerState, texts: Texts) -> Sequence[TokensPrompt]:
+async def _prompts(model: ServedModel, texts: Texts) -> Sequence[TokensPrompt]:
     if texts == "" or (isinstance(texts, list) and "" in texts):
         raise invalid("input must not have an empty text", "input")
     try:
-        return await completion_prompts(state, CompletionRequest(prompt=texts))
+        return await completion_prompts(model, CompletionRequest(prompt=texts))
     except (ApiError, InvalidRequestError) as error:
         raise _told(error) from None
 

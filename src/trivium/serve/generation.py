@@ -16,7 +16,7 @@ from trivium.llm.prompts import TokensPrompt
 from trivium.observe.events import FirstToken, SequenceEnded, TokensGenerated
 from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
-from trivium.serve.state import ServerState
+from trivium.serve.models.served import ServedModel
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Job(Struct, frozen=True):
     salt: str = ""
 
 
-async def generate(state: ServerState, job: Job) -> AsyncGenerator[RequestOutput]:
+async def generate(model: ServedModel, job: Job) -> AsyncGenerator[RequestOutput]:
     """The answer as it grows. Closing the generator gives back all that the job holds."""
     caller = asking()
     began = time.monotonic()
@@ -39,37 +39,37 @@ async def generate(state: ServerState, job: Job) -> AsyncGenerator[RequestOutput
     ended: set[int] = set()
     priority, salt = caller.priority_of(job.priority), caller.salt_of(job.salt)
     caller.charge(len(job.prompt["prompt_token_ids"]))
-    answers = state.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt)
+    answers = model.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt)
     async with aclosing(answers) as outputs:
         async for output in outputs:
             now = time.monotonic()
             if not last_piece and any(completion.delta.token_ids for completion in output.outputs):
-                state.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
+                model.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
             for completion in output.outputs:
                 index = completion.index
                 if count := len(completion.delta.token_ids):
                     before = last_piece.get(index)
                     seconds = None if before is None else now - before
-                    state.emit(TokensGenerated(job.id, index, count, seconds))
+                    model.emit(TokensGenerated(job.id, index, count, seconds))
                     caller.charge(count)
                     last_piece[index] = now
                 if completion.finish_reason is not None and index not in ended:
                     ended.add(index)
-                    state.emit(SequenceEnded(job.id, index, completion.finish_reason))
+                    model.emit(SequenceEnded(job.id, index, completion.finish_reason))
             yield output
 
 
-async def generate_whole(state: ServerState, jobs: Sequence[Job]) -> list[RequestOutput]:
+async def generate_whole(model: ServedModel, jobs: Sequence[Job]) -> list[RequestOutput]:
     """The finished answers of several prompts, which run together; the first failure ends them all."""
-    async with aclosing(generate_merged(state, jobs)) as outputs:
+    async with aclosing(generate_merged(model, jobs)) as outputs:
         last = {number: output async for number, output in outputs}
     return [last[number] for number in range(len(jobs))]
 
 
-async def generate_merged(state: ServerState, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, RequestOutput]]:
+async def generate_merged(model: ServedModel, jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, RequestOutput]]:
     """(number of the job, its answer so far) as they come; the first failure ends them all."""
     if len(jobs) == 1:
-        async with aclosing(generate(state, jobs[0])) as outputs:
+        async with aclosing(generate(model, jobs[0])) as outputs:
             async for output in outputs:
                 yield 0, output
         return
@@ -77,7 +77,7 @@ async def generate_merged(state: ServerState, jobs: Sequence[Job]) -> AsyncGener
 
     async def pump(number: int, job: Job) -> None:
         try:
-            async with aclosing(generate(state, job)) as outputs:
+            async with aclosing(generate(model, job)) as outputs:
                 async for output in outputs:
                     queue.put_nowait((number, output))
         except Exception as error:
@@ -100,8 +100,8 @@ async def generate_merged(state: ServerState, jobs: Sequence[Job]) -> AsyncGener
         await cancel_and_wait(*tasks)
 
 
-async def beside_the_loop(state: ServerState, size: int, work: Callable[[], T]) -> T:
+async def beside_the_loop(model: ServedModel, size: int, work: Callable[[], T]) -> T:
     """Work on `size` characters of text: here if it is short, in a thread if it would hold up everybody else."""
-    if size <= state.limits.inline_text_chars:
+    if size <= model.limits.inline_text_chars:
         return work()
     return await asyncio.to_thread(work)

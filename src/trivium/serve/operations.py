@@ -20,7 +20,7 @@ async def health(state: ServerState, request: Request) -> Response:
     """200 only while a request sent now would be taken and the engine's loop turns."""
     state.check_open()
     try:
-        await state.llm.check_health()
+        await state.default.llm.check_health()
     except EngineDeadError as error:
         raise not_now(str(error), "engine_not_ready") from None
     return Response(b'{"status":"ok"}', media_type="application/json")
@@ -28,10 +28,10 @@ async def health(state: ServerState, request: Request) -> Response:
 
 async def metrics(state: ServerState, request: Request) -> Response:
     """The server's own numbers always; the engine's as of now, or as it last told them while it does not answer."""
-    if state.llm.state is EngineState.READY:
+    if state.default.llm.state is EngineState.READY:
         try:
             async with asyncio.timeout(state.limits.stats_seconds):
-                state.emit(_sample(await state.llm.stats(), state.llm.restarts))
+                state.emit(_sample(await state.default.llm.stats(), state.default.llm.restarts))
         except (EngineDeadError, TimeoutError):
             pass
     return Response(state.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from trivium.serve.body import read_json
 from trivium.serve.errors import invalid
 from trivium.serve.generation import beside_the_loop
+from trivium.serve.models.asked import model_for
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.prompts import check_length
 from trivium.serve.openai.prompts import tokenize as tokenize_text
@@ -40,21 +41,21 @@ class Text(Struct, frozen=True):
 
 async def tokenize(state: ServerState, request: Request) -> Response:
     body = await read_json(request, TOKENIZE, state.limits)
-    state.check_model(body.model)
+    model = await model_for(state, request, body.model)
     text = body.prompt if body.prompt is not None else body.content
     if body.messages is not None:
-        prompt = await chat_prompt(state, body, body.tools or [])
+        prompt = await chat_prompt(model, body, body.tools or [])
     elif text is not None:
-        check_length(state, len(text), "prompt")
-        prompt = await tokenize_text(state, text, add_special_tokens=body.add_special_tokens is not False)
+        check_length(model, len(text), "prompt")
+        prompt = await tokenize_text(model, text, add_special_tokens=body.add_special_tokens is not False)
     else:
         raise invalid("one of prompt, content and messages must be given", "prompt")
     ids = list(prompt["prompt_token_ids"])
-    tokenizer = state.tokenizer
+    tokenizer = model.tokenizer
     answer = Tokens(
         tokens=[TokenPiece(token, tokenizer.token_text(token)) for token in ids] if body.with_pieces else ids,
         count=len(ids),
-        max_model_len=state.llm.card.max_model_len,
+        max_model_len=model.card.max_model_len,
         token_strs=[tokenizer.token_text(token) for token in ids] if body.return_token_strs else UNSET,
     )
     return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -62,12 +63,12 @@ async def tokenize(state: ServerState, request: Request) -> Response:
 
 async def detokenize(state: ServerState, request: Request) -> Response:
     body = await read_json(request, DETOKENIZE, state.limits)
-    state.check_model(body.model)
-    vocab_size = state.llm.card.vocab_size
+    model = await model_for(state, request, body.model)
+    vocab_size = model.card.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(f"token id {max(body.tokens)} is outside the vocabulary of {vocab_size}", "tokens")
     skip = bool(body.skip_special_tokens)
     text = await beside_the_loop(
-        state, len(body.tokens), lambda: state.tokenizer.decode(body.tokens, skip_special_tokens=skip)
+        model, len(body.tokens), lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=skip)
     )
     return Response(msgspec.json.encode(Text(text, text, text)), media_type="application/json")

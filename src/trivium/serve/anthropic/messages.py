@@ -18,6 +18,7 @@ from trivium.serve.body import read_json
 from trivium.serve.chat.chat import Chat, open_chat
 from trivium.serve.chat.tools import read_tools
 from trivium.serve.disconnect import unless_client_goes
+from trivium.serve.models.asked import model_for
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.sse import COMMENT, EVENT_STREAM, EventStreamResponse, Framing, named_event
 from trivium.serve.state import ServerState
@@ -29,9 +30,10 @@ FRAMING = Framing(EVENT_STREAM, keep_alive=COMMENT)  # the message's own events 
 
 async def messages(state: ServerState, request: Request) -> Response | EventStreamResponse:
     body = await read_json(request, MESSAGES, state.limits)
-    chat = await open_chat(state, chat_request(body), new_id("msg_"))
+    model = await model_for(state, request, body.model)
+    chat = await open_chat(model, chat_request(body), new_id("msg_"))
     chat.cut_to_context()
-    writer = MessageWriter(chat.id, chat.model, state.llm.card.max_model_len)
+    writer = MessageWriter(chat.id, chat.model, model.card.max_model_len)
     if body.stream:
         request_id: str = request.state.request_id
         return EventStreamResponse(
@@ -47,9 +49,9 @@ async def messages(state: ServerState, request: Request) -> Response | EventStre
 async def count_tokens(state: ServerState, request: Request) -> Response:
     """All of the prompt's tokens, whatever the message will say of those that were cached."""
     body = await read_json(request, PROMPT, state.limits)
-    state.check_model(body.model)
+    model = await model_for(state, request, body.model)
     asked = chat_request(body)
-    prompt = await chat_prompt(state, asked, read_tools(asked, state.limits).offered)
+    prompt = await chat_prompt(model, asked, read_tools(asked, state.limits).offered)
     return Response(msgspec.json.encode(InputTokens(len(prompt["prompt_token_ids"]))), media_type="application/json")
 
 

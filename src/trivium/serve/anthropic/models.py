@@ -9,19 +9,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium.serve.anthropic.protocol import ModelInfo, ModelPage
+from trivium.serve.models.asked import model_for
+from trivium.serve.models.served import ServedModel
 from trivium.serve.state import ServerState
 
 
 async def list_models(state: ServerState, request: Request) -> Response:
-    model = _served(state)
+    model = _served(state, state.default)
     return Response(msgspec.json.encode(ModelPage([model], model.id, model.id)), media_type="application/json")
 
 
 async def retrieve_model(state: ServerState, request: Request) -> Response:
-    state.check_model(request.path_params["model_id"])
-    return Response(msgspec.json.encode(_served(state)), media_type="application/json")
+    model = await model_for(state, request, request.path_params["model_id"])
+    return Response(msgspec.json.encode(_served(state, model)), media_type="application/json")
 
 
-def _served(state: ServerState) -> ModelInfo:
-    name = state.llm.card.name
+def _served(state: ServerState, model: ServedModel) -> ModelInfo:
+    name = model.name
     return ModelInfo(name, name, datetime.fromtimestamp(state.created, UTC).isoformat().replace("+00:00", "Z"))

@@ -28,40 +28,39 @@ from trivium.serve.chat.reading import ChoiceReader
 from trivium.serve.chat.thinking import know_marks, tells_reasoning, thinking_limit
 from trivium.serve.chat.tools import Tools, read_tools
 from trivium.serve.generation import Job, generate
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.logprobs import TokenShapes
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.protocol import ChatRequest
 from trivium.serve.openai.sampling import chat_sampling
-from trivium.serve.state import ServerState
 from trivium.types.errors import NeverFitsError
 
 logger = logging.getLogger("trivium.serve")
 
 
-async def open_chat(state: ServerState, request: ChatRequest, id: str) -> Chat:
+async def open_chat(model: ServedModel, request: ChatRequest, id: str) -> Chat:
     """Everything that can be wrong with the request is raised here, but for what the engine says of its length.
 
     Front ends other than OpenAI's write their requests as a ChatRequest first.
     """
-    state.check_model(request.model)
-    tools = read_tools(request, state.limits)
-    sampling = chat_sampling(request, state)
-    prompt = await chat_prompt(state, request, tools.offered)
-    in_reasoning = state.dialect.opens_reasoning(prompt["prompt"], _continued(request))
+    tools = read_tools(request, model.limits)
+    sampling = chat_sampling(request, model)
+    prompt = await chat_prompt(model, request, tools.offered)
+    in_reasoning = model.dialect.opens_reasoning(prompt["prompt"], _continued(request))
     asked = read_structured_outputs(sampling.structured_outputs)
-    sampling.structured_outputs = answer_form(asked, tools, state.dialect, in_reasoning=in_reasoning)
-    sampling.thinking = thinking_limit(request, state.dialect, state.template.source, in_reasoning=in_reasoning)
+    sampling.structured_outputs = answer_form(asked, tools, model.dialect, in_reasoning=in_reasoning)
+    sampling.thinking = thinking_limit(request, model.dialect, model.template.source, in_reasoning=in_reasoning)
     if sampling.thinking is not None:
         # The first time looks at the whole vocabulary, which must not hold up the event loop.
-        await asyncio.to_thread(know_marks, sampling.thinking, state.tokenizer)
+        await asyncio.to_thread(know_marks, sampling.thinking, model.tokenizer)
     return Chat(
-        state=state,
+        served=model,
         id=id,
         created=int(time.time()),
-        model=request.model or state.llm.card.name,
+        model=request.model or model.name,
         job=Job(id, prompt, sampling, request.priority, request.cache_salt or ""),
         tools=tools,
-        shapes=TokenShapes(state.tokenizer, sampling),
+        shapes=TokenShapes(model.tokenizer, sampling),
         in_reasoning=in_reasoning,
         tells_reasoning=tells_reasoning(request),
     )
@@ -76,7 +75,7 @@ def _continued(request: ChatRequest) -> str:
 class Chat(Struct, frozen=True):
     """One request on its way to its answers. Either `news` or `whole` is called, once."""
 
-    state: ServerState
+    served: ServedModel
     id: str
     created: int  # seconds since 1970
     model: str
@@ -92,7 +91,7 @@ class Chat(Struct, frozen=True):
 
     def cut_to_context(self) -> None:
         """Where more tokens were allowed than the context has room for, the answer ends with the context."""
-        room = self.state.llm.card.max_model_len - len(self.job.prompt["prompt_token_ids"])
+        room = self.served.card.max_model_len - len(self.job.prompt["prompt_token_ids"])
         sampling = self.job.sampling
         if sampling.max_tokens is not None and 0 < room < sampling.max_tokens:
             sampling.max_tokens = room
@@ -126,7 +125,7 @@ class Chat(Struct, frozen=True):
 
     async def _outputs(self) -> AsyncGenerator[RequestOutput]:
         try:
-            async with aclosing(generate(self.state, self.job)) as outputs:
+            async with aclosing(generate(self.served, self.job)) as outputs:
                 async for output in outputs:
                     yield output
         except NeverFitsError as error:
@@ -135,7 +134,7 @@ class Chat(Struct, frozen=True):
 
     def _reader(self) -> ChoiceReader:
         return ChoiceReader(
-            self.state.dialect,
+            self.served.dialect,
             self.tools,
             self.shapes,
             in_reasoning=self.in_reasoning,
@@ -144,7 +143,7 @@ class Chat(Struct, frozen=True):
 
     def _tell_malformed(self, readers: list[ChoiceReader]) -> None:
         if count := sum(reader.num_malformed for reader in readers):
-            dialect = self.state.dialect.name
+            dialect = self.served.dialect.name
             logger.warning("%s: %d tool calls could not be read as %s and were left as text", self.id, count, dialect)
 
 

@@ -74,7 +74,7 @@ class Entry(Struct, frozen=True):
 async def all_models(state: ServerState) -> list[Entry]:
     """The one that is served first."""
     variants = await state.records.variants.list()
-    path, name = Path(state.llm.card.path), untagged(state.llm.card.name)
+    path, name = Path(state.default.card.path), untagged(state.default.name)
     return await asyncio.to_thread(_read_all, ModelStore(), path, name, variants)
 
 

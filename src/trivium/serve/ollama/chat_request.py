@@ -7,51 +7,51 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from trivium.dialects.dialect import Dialect
 from trivium.records.variants import Variant
 from trivium.serve.errors import invalid
 from trivium.serve.ollama.options import FIELD_OF_OPTION, sampling_fields
 from trivium.serve.ollama.protocol import AnswerRequest, ChatRequest, GenerateRequest, InputMessage
 from trivium.serve.openai.protocol import ChatRequest as OpenAIChatRequest
 from trivium.serve.openai.protocol import CompletionRequest, GenerationRequest
-from trivium.serve.state import ServerState
 
 R = TypeVar("R", bound=GenerationRequest)
 OPTION_OF_FIELD = {field: option for option, field in FIELD_OF_OPTION.items()}
 
 
-def of_chat(state: ServerState, request: ChatRequest, model: Variant) -> OpenAIChatRequest:
+def of_chat(request: ChatRequest, variant: Variant, dialect: Dialect) -> OpenAIChatRequest:
     messages = [_message(message, place) for place, message in enumerate(request.messages or ())]
-    fields = _chat_fields(state, request, model) | {"messages": _introduced(model, messages)}
+    fields = _chat_fields(request, variant, dialect) | {"messages": _introduced(variant, messages)}
     if request.tools:
         fields["tools"] = request.tools
     return _converted(fields, OpenAIChatRequest)
 
 
-def of_generate(state: ServerState, request: GenerateRequest, model: Variant) -> OpenAIChatRequest:
+def of_generate(request: GenerateRequest, variant: Variant, dialect: Dialect) -> OpenAIChatRequest:
     messages = [{"role": "user", "content": request.prompt or ""}]
     if request.system:
         messages.insert(0, {"role": "system", "content": request.system})
     # What went before is in the context, the introduction too.
-    shown = messages if request.context else _introduced(model, messages)
-    return _converted(_chat_fields(state, request, model) | {"messages": shown}, OpenAIChatRequest)
+    shown = messages if request.context else _introduced(variant, messages)
+    return _converted(_chat_fields(request, variant, dialect) | {"messages": shown}, OpenAIChatRequest)
 
 
-def of_raw(request: GenerateRequest, model: Variant) -> CompletionRequest:
-    fields = _fields(request, model) | {"prompt": request.prompt or "", "suffix": request.suffix}
+def of_raw(request: GenerateRequest, variant: Variant) -> CompletionRequest:
+    fields = _fields(request, variant) | {"prompt": request.prompt or "", "suffix": request.suffix}
     if request.logprobs:
         fields["logprobs"] = request.top_logprobs or 0
     return _converted(fields, CompletionRequest)
 
 
-def _chat_fields(state: ServerState, request: AnswerRequest, model: Variant) -> dict[str, Any]:
-    fields = _fields(request, model) | _thinking(state, request)
+def _chat_fields(request: AnswerRequest, variant: Variant, dialect: Dialect) -> dict[str, Any]:
+    fields = _fields(request, variant) | _thinking(request, dialect)
     if request.logprobs:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     return fields
 
 
-def _fields(request: AnswerRequest, model: Variant) -> dict[str, Any]:
-    return sampling_fields(model.parameters | (request.options or {})) | _form(request)
+def _fields(request: AnswerRequest, variant: Variant) -> dict[str, Any]:
+    return sampling_fields(variant.parameters | (request.options or {})) | _form(request)
 
 
 def _form(request: AnswerRequest) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def _form(request: AnswerRequest) -> dict[str, Any]:
     raise invalid(f"format must be 'json' or a JSON schema, but is {request.format[:80]!r}", "format")
 
 
-def _thinking(state: ServerState, request: AnswerRequest) -> dict[str, Any]:
+def _thinking(request: AnswerRequest, dialect: Dialect) -> dict[str, Any]:
     think = request.think
     if think is None or think == "":
         return {}
-    if state.dialect.reasoning is None:
+    if dialect.reasoning is None:
         if think is False:
             return {}
         raise invalid(f'"{request.model[:200]}" does not support thinking', "think")
@@ -80,11 +80,11 @@ def _thinking(state: ServerState, request: AnswerRequest) -> dict[str, Any]:
     return {"reasoning_effort": think}
 
 
-def _introduced(model: Variant, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _introduced(variant: Variant, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """With what the variant says before every chat; a chat's own system prompt goes before the variant's."""
     has_system = any(message["role"] == "system" for message in messages)
-    system = [{"role": "system", "content": model.system}] if model.system and not has_system else []
-    return [*system, *model.messages, *messages]
+    system = [{"role": "system", "content": variant.system}] if variant.system and not has_system else []
+    return [*system, *variant.messages, *messages]
 
 
 def _message(message: InputMessage, place: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.embedding import embed
+from trivium.serve.models.asked import model_for
 from trivium.serve.ollama.answer import Stopwatch
-from trivium.serve.ollama.names import model_called
+from trivium.serve.ollama.names import variant_called
 from trivium.serve.ollama.protocol import KeepAlive
 from trivium.serve.openai.protocol import Natural
 from trivium.serve.state import ServerState
@@ -49,8 +50,9 @@ OLD_EMBED = msgspec.json.Decoder(OldEmbedRequest)
 async def api_embed(state: ServerState, request: Request) -> Response:
     watch = Stopwatch()
     body = await read_json(request, EMBED, state.limits, type_matters=False)
-    await model_called(state, body.model)
-    work = embed(state, [*body.input] if isinstance(body.input, list) else body.input, body.dimensions,
+    variant = await variant_called(state, body.model)
+    model = await model_for(state, request, variant.base)
+    work = embed(model, [*body.input] if isinstance(body.input, list) else body.input, body.dimensions,
                  truncates=body.truncate is not False)  # fmt: skip
     found = await unless_client_goes(request.receive, work)
     durations = watch.durations()
@@ -66,6 +68,7 @@ async def api_embed(state: ServerState, request: Request) -> Response:
 
 async def api_embeddings(state: ServerState, request: Request) -> Response:
     body = await read_json(request, OLD_EMBED, state.limits, type_matters=False)
-    await model_called(state, body.model)
-    (found,) = await unless_client_goes(request.receive, embed(state, body.prompt, truncates=True))
+    variant = await variant_called(state, body.model)
+    model = await model_for(state, request, variant.base)
+    (found,) = await unless_client_goes(request.receive, embed(model, body.prompt, truncates=True))
     return Response(msgspec.json.encode(OldEmbedding(found.vector.tolist())), media_type="application/json")

@@ -22,10 +22,12 @@ from trivium.serve.chat.news import ChatNews, ChatUsage, ChoiceNews, Finish
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import invalid
 from trivium.serve.generation import Job, generate
+from trivium.serve.models.asked import model_for
+from trivium.serve.models.served import ServedModel
 from trivium.serve.ollama.answer import AnswerWriter, Said, Stopwatch
 from trivium.serve.ollama.chat_request import of_chat, of_generate, of_raw
 from trivium.serve.ollama.lines import LineStream, encode_line
-from trivium.serve.ollama.names import model_called
+from trivium.serve.ollama.names import variant_called
 from trivium.serve.ollama.protocol import AnswerRequest, ChatRequest, GenerateRequest, Line
 from trivium.serve.openai.logprobs import TokenShapes
 from trivium.serve.openai.prompts import completion_prompts
@@ -49,24 +51,26 @@ class Answering(Struct, frozen=True):
 async def api_chat(state: ServerState, request: Request) -> Response | EventStreamResponse:
     watch = Stopwatch()
     body = await read_json(request, CHAT, state.limits, type_matters=False)
-    model = await model_called(state, body.model)
+    variant = await variant_called(state, body.model)
+    model = await model_for(state, request, variant.base)
     if not body.messages:
-        return _loaded(state, body, watch, is_chat=True)
-    answering = await _chat(state, of_chat(state, body, model))
+        return _loaded(model, body, watch, is_chat=True)
+    answering = await _chat(model, of_chat(body, variant, model.dialect))
     return await _answer(state, request, body, answering, watch, is_chat=True)
 
 
 async def api_generate(state: ServerState, request: Request) -> Response | EventStreamResponse:
     watch = Stopwatch()
     body = await read_json(request, GENERATE, state.limits, type_matters=False)
-    model = await model_called(state, body.model)
+    variant = await variant_called(state, body.model)
     _refuse(body)
+    model = await model_for(state, request, variant.base)
     if not body.prompt and not body.suffix:
-        return _loaded(state, body, watch, is_chat=False)
+        return _loaded(model, body, watch, is_chat=False)
     if body.raw or body.suffix:
-        answering = await _raw(state, body, model)
+        answering = await _raw(model, body, variant)
     else:
-        answering = await _chat(state, of_generate(state, body, model), body.context or [])
+        answering = await _chat(model, of_generate(body, variant, model.dialect), body.context or [])
     return await _answer(state, request, body, answering, watch, is_chat=False)
 
 
@@ -77,13 +81,13 @@ def _refuse(body: GenerateRequest) -> None:
         raise invalid("template cannot be given: the model's own is used, or none with raw", "template")
 
 
-async def _chat(state: ServerState, asked: OpenAIChatRequest, context: list[int] | None = None) -> Answering:
+async def _chat(model: ServedModel, asked: OpenAIChatRequest, context: list[int] | None = None) -> Answering:
     """`context`: tokens of the exchanges before this one; None: nobody wants to go on from here."""
-    chat = await open_chat(state, asked, new_id("ollama-"))
+    chat = await open_chat(model, asked, new_id("ollama-"))
     if context is None:
         chat.cut_to_context()
         return Answering(chat.news(), chat.shapes)
-    _check_tokens(state, context)
+    _check_tokens(model, context)
     prompt = chat.job.prompt
     tokens = [*context, *prompt["prompt_token_ids"]]
     going_on = TokensPrompt(prompt=prompt["prompt"], prompt_token_ids=tokens)
@@ -92,26 +96,26 @@ async def _chat(state: ServerState, asked: OpenAIChatRequest, context: list[int]
     return Answering(chat.news(), chat.shapes, tuple(tokens))
 
 
-def _check_tokens(state: ServerState, tokens: list[int]) -> None:
-    vocab_size = state.llm.card.vocab_size
+def _check_tokens(model: ServedModel, tokens: list[int]) -> None:
+    vocab_size = model.card.vocab_size
     if tokens and max(tokens) >= vocab_size:
         raise invalid(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}", "context")
 
 
-async def _raw(state: ServerState, body: GenerateRequest, model: Variant) -> Answering:
+async def _raw(model: ServedModel, body: GenerateRequest, variant: Variant) -> Answering:
     """The text goes on as it is: no template, and nothing is read into the answer."""
-    asked = of_raw(body, model)
-    context = state.llm.card.max_model_len
-    sampling = completion_sampling(asked, state.limits, n=1, max_tokens=asked.max_tokens or context)
+    asked = of_raw(body, variant)
+    context = model.card.max_model_len
+    sampling = completion_sampling(asked, model.limits, n=1, max_tokens=asked.max_tokens or context)
     sampling.max_tokens = asked.max_tokens
-    if body.suffix and state.fill_in_the_middle is not None:
-        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *state.fill_in_the_middle.end_ids]
-    (prompt,) = await completion_prompts(state, asked)
-    return Answering(_raw_news(state, Job(new_id("ollama-"), prompt, sampling)), TokenShapes(state.tokenizer, sampling))
+    if body.suffix and model.fill_in_the_middle is not None:
+        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *model.fill_in_the_middle.end_ids]
+    (prompt,) = await completion_prompts(model, asked)
+    return Answering(_raw_news(model, Job(new_id("ollama-"), prompt, sampling)), TokenShapes(model.tokenizer, sampling))
 
 
-async def _raw_news(state: ServerState, job: Job) -> AsyncGenerator[ChatNews]:
-    async with aclosing(generate(state, job)) as outputs:
+async def _raw_news(model: ServedModel, job: Job) -> AsyncGenerator[ChatNews]:
+    async with aclosing(generate(model, job)) as outputs:
         async for output in outputs:
             (completion,) = output.outputs
             delta = completion.delta
@@ -159,8 +163,8 @@ def _context(answering: Answering, writer: AnswerWriter) -> list[int] | None:
     return None if answering.prompt is None else [*answering.prompt, *writer.token_ids]
 
 
-def _loaded(state: ServerState, body: AnswerRequest, watch: Stopwatch, *, is_chat: bool) -> Response:
+def _loaded(model: ServedModel, body: AnswerRequest, watch: Stopwatch, *, is_chat: bool) -> Response:
     """The model is loaded as long as the server runs; to unload it is taken note of, and no more."""
     unloads = body.keep_alive in (0, "0", "0s", "0m", "0h")
-    writer = AnswerWriter(body.model, watch, TokenShapes(state.tokenizer, SamplingParams()), is_chat=is_chat)
+    writer = AnswerWriter(body.model, watch, TokenShapes(model.tokenizer, SamplingParams()), is_chat=is_chat)
     return Response(msgspec.json.encode(writer.nothing("unload" if unloads else "load")), media_type="application/json")

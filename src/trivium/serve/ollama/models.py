@@ -60,7 +60,7 @@ async def tags(state: ServerState, request: Request) -> Response:
 
 
 async def running(state: ServerState, request: Request) -> Response:
-    served = await _existing(state, state.llm.card.name)
+    served = await _existing(state, state.default.card.name)
     name = tagged(served.name)
     model = RunningModel(
         name=name,
@@ -70,7 +70,7 @@ async def running(state: ServerState, request: Request) -> Response:
         details=served.details,
         expires_at=moment(datetime.now(UTC) + FOREVER),
         size_vram=0,
-        context_length=state.llm.card.max_model_len,
+        context_length=state.default.card.max_model_len,
     )
     return _json(RunningModels([model]))
 
@@ -81,12 +81,12 @@ async def version(state: ServerState, request: Request) -> Response:
 
 async def show(state: ServerState, request: Request) -> Response:
     entry = await _existing(state, _name(await read_json(request, MODEL, state.limits, type_matters=False)))
-    is_served = entry.model.base == untagged(state.llm.card.name)
+    is_served = entry.model.base == untagged(state.default.card.name)
     return _json(
         ShownModel(
             modelfile=write_modelfile(entry.model),
             parameters=write_parameters(entry.model.parameters),
-            template=state.template.source if is_served else "",
+            template=state.default.template.source if is_served else "",
             details=entry.details,
             model_info=entry.model_info,
             capabilities=_capabilities(state) if is_served else [],
@@ -100,9 +100,9 @@ async def show(state: ServerState, request: Request) -> Response:
 def _capabilities(state: ServerState) -> list[str]:
     can = {
         "completion": True,
-        "tools": state.dialect.call_form is not None,
-        "thinking": state.dialect.reasoning is not None,
-        "insert": state.fill_in_the_middle is not None,
+        "tools": state.default.dialect.call_form is not None,
+        "thinking": state.default.dialect.reasoning is not None,
+        "insert": state.default.fill_in_the_middle is not None,
     }
     return [name for name, is_able in can.items() if is_able]
 
@@ -120,7 +120,7 @@ async def delete(state: ServerState, request: Request) -> Response:
     entry = await _existing(state, name)
     if await state.records.variants.delete(entry.name):
         return Response()
-    if entry.name == untagged(state.llm.card.name):
+    if entry.name == untagged(state.default.card.name):
         raise invalid(f"model '{name[:200]}' is being served and cannot be deleted", "model")
     await _told(asyncio.to_thread(ModelStore().rm, entry.name))
     return Response()

@@ -21,10 +21,9 @@ def not_found(name: str) -> ApiError:
     return ApiError(404, f"model '{name[:200]}' not found", code="model_not_found")
 
 
-async def model_called(state: ServerState, name: str) -> Variant:
+async def variant_called(state: ServerState, name: str) -> Variant:
     """What answers to the name: the model that is served, or a variant of it."""
-    state.check_allowed(state.llm.card.name)
-    served = untagged(state.llm.card.name)
+    served = untagged(state.default.name)
     if untagged(name) == served:
         return Variant(served, served)
     variant = await state.records.variants.get(untagged(name))

@@ -17,6 +17,7 @@ from trivium.serve.body import read_json
 from trivium.serve.chat.chat import Chat, open_chat
 from trivium.serve.chat.news import Call, ChatResult, ChoiceNews, ChoiceResult, Finish
 from trivium.serve.disconnect import unless_client_goes
+from trivium.serve.models.asked import model_for
 from trivium.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from trivium.serve.openai.protocol import (
     AssistantMessage,
@@ -43,7 +44,8 @@ DECODER = msgspec.json.Decoder(ChatRequest)
 
 async def chat_completions(state: ServerState, request: Request) -> Response | EventStreamResponse:
     body = await read_json(request, DECODER, state.limits)
-    chat = await open_chat(state, body, f"chatcmpl-{uuid.uuid4().hex}")
+    model = await model_for(state, request, body.model)
+    chat = await open_chat(model, body, f"chatcmpl-{uuid.uuid4().hex}")
     answer = ChatAnswer(chat, speaks_of_functions=body.functions is not None)
     if body.stream:
         return EventStreamResponse(answer.stream(body.stream_options or StreamOptions()), state.limits)

@@ -18,6 +18,8 @@ from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import invalid
 from trivium.serve.generation import Job, generate_merged, generate_whole
 from trivium.serve.limits import Limits
+from trivium.serve.models.asked import model_for
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.logprobs import CompletionLogprobsWriter, TokenShapes, prompt_logprobs
 from trivium.serve.openai.prompts import completion_prompts
 from trivium.serve.openai.protocol import (
@@ -39,35 +41,35 @@ DEFAULT_MAX_TOKENS = 16
 
 async def completions(state: ServerState, request: Request) -> Response | EventStreamResponse:
     body = await read_json(request, DECODER, state.limits)
-    state.check_model(body.model)
     _check(body)
+    model = await model_for(state, request, body.model)
     num_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     n = body.n or 1
     # The engine draws at least one token; where none is wanted it is dropped.
     sampling = completion_sampling(body, state.limits, n=body.best_of or n, max_tokens=max(num_tokens, 1))
-    if body.suffix and state.fill_in_the_middle is not None:
-        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *state.fill_in_the_middle.end_ids]
-    prompts = await completion_prompts(state, body)
+    if body.suffix and model.fill_in_the_middle is not None:
+        sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *model.fill_in_the_middle.end_ids]
+    prompts = await completion_prompts(model, body)
     _check_choices(len(prompts) * sampling.n, state.limits)
     answer = CompletionAnswer(
         id=f"cmpl-{uuid.uuid4().hex}",
         created=int(time.time()),
-        model=body.model or state.llm.card.name,
+        model=body.model or model.name,
         n=n,
         echo=bool(body.echo),
         drops_tokens=num_tokens == 0,
         logprobs=body.logprobs,
         tells_prompt_logprobs=body.prompt_logprobs is not None,
-        shapes=TokenShapes(state.tokenizer, sampling),
+        shapes=TokenShapes(model.tokenizer, sampling),
     )
     jobs = [
         Job(f"{answer.id}-{number}", prompt, sampling, body.priority, body.cache_salt or "")
         for number, prompt in enumerate(prompts)
     ]
     if body.stream:
-        stream = answer.stream(state, jobs, body.stream_options or StreamOptions())
+        stream = answer.stream(model, jobs, body.stream_options or StreamOptions())
         return EventStreamResponse(stream, state.limits)
-    outputs = await unless_client_goes(request.receive, generate_whole(state, jobs))
+    outputs = await unless_client_goes(request.receive, generate_whole(model, jobs))
     return Response(msgspec.json.encode(answer.whole(outputs)), media_type="application/json")
 
 
@@ -130,12 +132,12 @@ class CompletionAnswer(Struct, frozen=True):
             prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self.shapes),
         )
 
-    async def stream(self, state: ServerState, jobs: Sequence[Job], options: StreamOptions) -> AsyncGenerator[bytes]:
+    async def stream(self, model: ServedModel, jobs: Sequence[Job], options: StreamOptions) -> AsyncGenerator[bytes]:
         usage: UnsetType | None = None if options.include_usage else UNSET
         writers: dict[int, ChoiceWriter] = {}
         ended: set[int] = set()
         last: dict[int, RequestOutput] = {}
-        async with aclosing(generate_merged(state, jobs)) as outputs:
+        async with aclosing(generate_merged(model, jobs)) as outputs:
             async for number, output in outputs:
                 last[number] = output
                 choices = []

@@ -17,6 +17,7 @@ from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.embedding import embed, similarity
 from trivium.serve.errors import invalid
+from trivium.serve.models.asked import model_for
 from trivium.serve.openai.protocol import Natural, TokenId
 from trivium.serve.state import ServerState
 
@@ -111,37 +112,37 @@ RERANK = msgspec.json.Decoder(RerankRequest)
 
 async def embeddings(state: ServerState, request: Request) -> Response:
     body = await read_json(request, EMBEDDINGS, state.limits)
-    state.check_model(body.model)
-    found = await unless_client_goes(request.receive, embed(state, body.input, body.dimensions))
+    model = await model_for(state, request, body.model)
+    found = await unless_client_goes(request.receive, embed(model, body.input, body.dimensions))
     in_base64 = body.encoding_format == "base64"
     data = [
         EmbeddingObject(index, _base64(one.vector) if in_base64 else one.vector.tolist())
         for index, one in enumerate(found)
     ]
-    return _json(EmbeddingList(data, _model(state, body.model), _usage(sum(one.num_tokens for one in found))))
+    return _json(EmbeddingList(data, body.model or model.name, _usage(sum(one.num_tokens for one in found))))
 
 
 async def score(state: ServerState, request: Request) -> Response:
     body = await read_json(request, SCORE, state.limits)
-    state.check_model(body.model)
+    model = await model_for(state, request, body.model)
     ones, others = _list(body.text_1), _list(body.text_2)
     if len(ones) not in (1, len(others)) or not others:
         raise invalid(f"text_1 has {len(ones)} texts and text_2 {len(others)}; one, or as many, go together", "text_1")
-    found = await unless_client_goes(request.receive, embed(state, [*ones, *others]))
+    found = await unless_client_goes(request.receive, embed(model, [*ones, *others]))
     left, right = found[: len(ones)], found[len(ones) :]
     pairs = zip(left * len(right) if len(left) == 1 else left, right, strict=True)
     data = [Score(index, similarity(one, other)) for index, (one, other) in enumerate(pairs)]
     usage = _usage(sum(one.num_tokens for one in found))
-    return _json(ScoreList(new_id("score-"), data, _model(state, body.model), usage))
+    return _json(ScoreList(new_id("score-"), data, body.model or model.name, usage))
 
 
 async def rerank(state: ServerState, request: Request) -> Response:
     body = await read_json(request, RERANK, state.limits)
-    state.check_model(body.model)
+    model = await model_for(state, request, body.model)
     texts = body.texts if body.texts is not None else [_document_text(one) for one in body.documents or ()]
     if not texts:
         raise invalid("documents must be given, and not be empty", "documents")
-    query, *found = await unless_client_goes(request.receive, embed(state, [body.query, *texts]))
+    query, *found = await unless_client_goes(request.receive, embed(model, [body.query, *texts]))
     scores = [similarity(query, one) for one in found]
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
     if body.texts is not None:
@@ -150,7 +151,7 @@ async def rerank(state: ServerState, request: Request) -> Response:
     shown = body.return_documents is not False
     results = [Ranked(index, scores[index], Document(texts[index]) if shown else UNSET) for index in order]
     usage = _usage(query.num_tokens + sum(one.num_tokens for one in found))
-    return _json(Ranking(new_id("rerank-"), _model(state, body.model), usage, results))
+    return _json(Ranking(new_id("rerank-"), body.model or model.name, usage, results))
 
 
 def _document_text(document: str | dict[str, Any]) -> str:
@@ -170,10 +171,6 @@ def _base64(vector: array[float]) -> str:
         vector = vector[:]
         vector.byteswap()
     return base64.b64encode(vector.tobytes()).decode()
-
-
-def _model(state: ServerState, asked: str | None) -> str:
-    return asked or state.llm.card.name
 
 
 def _usage(num_tokens: int) -> Usage:

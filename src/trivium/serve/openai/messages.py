@@ -16,26 +16,26 @@ from trivium.llm.prompts import TokensPrompt
 from trivium.serve.chat.thinking import template_kwargs
 from trivium.serve.errors import invalid
 from trivium.serve.generation import beside_the_loop
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.prompts import check_length, tokenize
 from trivium.serve.openai.protocol import ChatMessage, ChatRequest, ContentPart, TokenizeRequest, ToolCall
-from trivium.serve.state import ServerState
 from trivium.text.template import ChatTemplate
 
 RESERVED_KWARGS = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
 
 
 async def chat_prompt(
-    state: ServerState, request: ChatRequest | TokenizeRequest, tools: Sequence[Mapping[str, Any]]
+    model: ServedModel, request: ChatRequest | TokenizeRequest, tools: Sequence[Mapping[str, Any]]
 ) -> TokensPrompt:
-    template = state.template
+    template = model.template
     given = request.messages or []
     if not given:
         raise invalid("messages must have at least one message", "messages")
-    if len(given) > state.limits.messages:
-        raise invalid(f"messages may have {state.limits.messages} entries at most, but has {len(given)}", "messages")
+    if len(given) > model.limits.messages:
+        raise invalid(f"messages may have {model.limits.messages} entries at most, but has {len(given)}", "messages")
     messages: Sequence[Mapping[str, Any]] = [_message(message, place) for place, message in enumerate(given)]
     num_chars = _num_chars(messages)
-    check_length(state, num_chars, "messages")
+    check_length(model, num_chars, "messages")
     extra = _template_kwargs(request)
 
     if request.continue_final_message and request.add_generation_prompt:
@@ -43,16 +43,16 @@ async def chat_prompt(
 
     def render() -> str:
         return template.render(
-            _in_words(template, state.dialect.call_form, messages, tools),
+            _in_words(template, model.dialect.call_form, messages, tools),
             tools if template.shows_tools else None,
             add_generation_prompt=request.add_generation_prompt is not False,
             continue_final_message=bool(request.continue_final_message),
             **extra,
         )
 
-    async with state.template_turn:
-        text = await beside_the_loop(state, num_chars, render)
-    return await tokenize(state, text, add_special_tokens=bool(request.add_special_tokens))
+    async with model.template_turn:
+        text = await beside_the_loop(model, num_chars, render)
+    return await tokenize(model, text, add_special_tokens=bool(request.add_special_tokens))
 
 
 def _in_words(

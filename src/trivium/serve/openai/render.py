@@ -10,6 +10,8 @@ from starlette.responses import Response
 from trivium.llm.prompts import TokensPrompt
 from trivium.serve.body import read_json
 from trivium.serve.chat.tools import read_tools
+from trivium.serve.models.asked import model_for
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.prompts import completion_prompts
 from trivium.serve.openai.protocol import ChatRequest, CompletionRequest
@@ -33,31 +35,32 @@ class InputTokens(Struct, frozen=True):
 
 async def render_chat(state: ServerState, request: Request) -> Response:
     """POST /v1/chat/completions/render, and llama.cpp's /apply-template."""
-    return _json(_rendered(state, await _chat_prompt(state, request)))
+    model, prompt = await _chat_prompt(state, request)
+    return _json(_rendered(model, prompt))
 
 
 async def count_chat_tokens(state: ServerState, request: Request) -> Response:
     """POST /v1/chat/completions/input_tokens"""
-    prompt = await _chat_prompt(state, request)
+    _, prompt = await _chat_prompt(state, request)
     return _json(InputTokens(len(prompt["prompt_token_ids"])))
 
 
 async def render_completion(state: ServerState, request: Request) -> Response:
     """POST /v1/completions/render: one entry for each prompt."""
     body = await read_json(request, COMPLETION, state.limits)
-    state.check_model(body.model)
-    return _json([_rendered(state, prompt) for prompt in await completion_prompts(state, body)])
+    model = await model_for(state, request, body.model)
+    return _json([_rendered(model, prompt) for prompt in await completion_prompts(model, body)])
 
 
-async def _chat_prompt(state: ServerState, request: Request) -> TokensPrompt:
+async def _chat_prompt(state: ServerState, request: Request) -> tuple[ServedModel, TokensPrompt]:
     body = await read_json(request, CHAT, state.limits)
-    state.check_model(body.model)
-    return await chat_prompt(state, body, read_tools(body, state.limits).offered)
+    model = await model_for(state, request, body.model)
+    return model, await chat_prompt(model, body, read_tools(body, state.limits).offered)
 
 
-def _rendered(state: ServerState, prompt: TokensPrompt) -> RenderedPrompt:
+def _rendered(model: ServedModel, prompt: TokensPrompt) -> RenderedPrompt:
     tokens = list(prompt["prompt_token_ids"])
-    return RenderedPrompt(prompt["prompt"], tokens, len(tokens), state.llm.card.max_model_len)
+    return RenderedPrompt(prompt["prompt"], tokens, len(tokens), model.card.max_model_len)
 
 
 def _json(answer: object) -> Response:

@@ -17,6 +17,7 @@ from trivium.serve.body import read_json
 from trivium.serve.chat.tools import read_tools
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import ApiError, invalid
+from trivium.serve.models.asked import model_for
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.query import ListQuery, read_query
 from trivium.serve.responses.background import start_in_background
@@ -45,7 +46,8 @@ class RetrieveQuery(Struct, frozen=True):
 
 
 async def create_response(state: ServerState, request: Request) -> Response | EventStreamResponse:
-    maker = await open_response(state, await read_json(request, CREATE, state.limits))
+    body = await read_json(request, CREATE, state.limits)
+    maker = await open_response(state, await model_for(state, request, body.model), body)
     if maker.response.background:
         background = await start_in_background(state, maker)
         if maker.is_streamed:
@@ -125,13 +127,13 @@ def item_page(page: Page[StoredItem]) -> Response:
 async def count_input_tokens(state: ServerState, request: Request) -> Response:
     """What a response to the same input would say in its usage."""
     body = await read_json(request, COUNT, state.limits)
+    model = await model_for(state, request, body.model)
     with clients_names():
-        state.check_model(body.model)
         context = await read_context(state, body)
         asked = chat_request(body, [*context.history, *context.input])
         if body.truncation == "auto":
-            asked = await truncated(state, asked)
-        prompt = await chat_prompt(state, asked, read_tools(asked, state.limits).offered)
+            asked = await truncated(model, asked)
+        prompt = await chat_prompt(model, asked, read_tools(asked, state.limits).offered)
     return _json(InputTokens(len(prompt["prompt_token_ids"])))
 
 

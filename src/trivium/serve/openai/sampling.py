@@ -7,9 +7,9 @@ from typing import Any
 from trivium.llm.params import SamplingParams
 from trivium.serve.errors import invalid
 from trivium.serve.limits import Limits
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from trivium.serve.openai.structured import structured_outputs
-from trivium.serve.state import ServerState
 
 # Fields that mean the same on both sides.
 PASSED = (
@@ -89,7 +89,7 @@ def check_sizes(request: GenerationRequest, limits: Limits) -> None:
             raise invalid(f"a string in {field} may have {most} characters at most, but one has {longest}", field)
 
 
-def chat_sampling(request: ChatRequest, state: ServerState) -> SamplingParams:
+def chat_sampling(request: ChatRequest, model: ServedModel) -> SamplingParams:
     if request.modalities is not None and any(modality != "text" for modality in request.modalities):
         raise invalid("this server answers with text only", "modalities", "unsupported_parameter")
     if request.top_logprobs and not request.logprobs:
@@ -100,18 +100,18 @@ def chat_sampling(request: ChatRequest, state: ServerState) -> SamplingParams:
         raise invalid(f"{field} must be at least 1", field)
     params = sampling_params(
         request,
-        state.limits,
+        model.limits,
         n=request.n or 1,
         max_tokens=max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
-    params.shown_special_tokens = _marks(state)
+    params.shown_special_tokens = _marks(model)
     return params
 
 
-def _marks(state: ServerState) -> list[int]:
+def _marks(model: ServedModel) -> list[int]:
     """The tokens that the dialect looks for in the text."""
-    ids = (state.tokenizer.token_id(mark) for mark in state.dialect.marks)
+    ids = (model.tokenizer.token_id(mark) for mark in model.dialect.marks)
     return [id for id in ids if id is not None]
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from trivium.records.conversations import StoredItem
 from trivium.serve.chat.tools import read_tools
 from trivium.serve.errors import ApiError, invalid
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.protocol import ChatRequest
 from trivium.serve.responses.items import Item, ItemReference, decode_item, read_input
@@ -82,15 +83,15 @@ def stored_items(items: Sequence[Item]) -> list[StoredItem]:
     return [StoredItem(item.id or "", msgspec.json.encode(item)) for item in items]
 
 
-async def truncated(state: ServerState, request: ChatRequest) -> ChatRequest:
+async def truncated(model: ServedModel, request: ChatRequest) -> ChatRequest:
     """Without as many of the oldest messages as it takes to leave room for an answer.
 
     System messages at the beginning stay, and so does the last message.
     """
     messages = request.messages
     first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
-    offered = read_tools(request, state.limits).offered
-    context = state.llm.card.max_model_len
+    offered = read_tools(request, model.limits).offered
+    context = model.card.max_model_len
     room = context - (request.max_completion_tokens or context // ANSWER_SHARE)
 
     def without(count: int) -> ChatRequest:
@@ -100,7 +101,7 @@ async def truncated(state: ServerState, request: ChatRequest) -> ChatRequest:
         return replace(request, messages=messages[:first] + messages[start:])
 
     async def fits(candidate: ChatRequest) -> bool:
-        prompt = await chat_prompt(state, candidate, offered)
+        prompt = await chat_prompt(model, candidate, offered)
         return len(prompt["prompt_token_ids"]) <= room
 
     low, high = 0, max(len(messages) - first - 1, 0)  # how many must go: at least `low`, `high` at most

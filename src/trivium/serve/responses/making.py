@@ -14,6 +14,7 @@ from trivium.records.responses import StoredResponse
 from trivium.serve.chat.chat import Chat, open_chat
 from trivium.serve.chat.news import ChoiceNews
 from trivium.serve.errors import as_api_error, invalid
+from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.logprobs import chat_logprobs
 from trivium.serve.openai.metadata import check_metadata
 from trivium.serve.openai.protocol import TokenLogprob
@@ -34,18 +35,17 @@ from trivium.serve.state import ServerState
 SECONDS_KEPT = 30 * 24 * 3600  # so does OpenAI
 
 
-async def open_response(state: ServerState, request: CreateResponse) -> ResponseMaker:
+async def open_response(state: ServerState, model: ServedModel, request: CreateResponse) -> ResponseMaker:
     """Everything that can be wrong with the request is raised here, but for what the engine says of its length."""
     check_metadata(request.metadata, state.limits)
     if request.background and request.store is False:
         raise invalid("background needs store: what is not kept cannot be come back for", "background")
     with clients_names():
-        state.check_model(request.model)
         context = await read_context(state, request)
         asked = chat_request(request, [*context.history, *context.input])
         if request.truncation == "auto":
-            asked = await truncated(state, asked)
-        chat = await open_chat(state, asked, new_id("resp_"))
+            asked = await truncated(model, asked)
+        chat = await open_chat(model, asked, new_id("resp_"))
     return ResponseMaker(state, chat, _new(request, chat, context), context, request)
 
 
