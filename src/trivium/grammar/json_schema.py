@@ -47,7 +47,12 @@ def parse_json(text: str, what: str) -> Any:
         raise InvalidRequestError(f"{what} holds {name}, which is not JSON")
 
     try:
-        return json.loads(text, parse_constant=refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{what} holds half of a surrogate pair") from None
     except RecursionError:
         raise InvalidRequestError(f"{what} is nested too deeply") from None
     except ValueError as error:
@@ -143,12 +148,22 @@ def _prepare(root: Schema, composed: set[int]) -> None:
             continue
         seen.add(id(schema))
         schema.pop("x-guidance", None)  # the matcher's own options are not the client's to set
+        _check_types(schema)
         _drop_foreign_format(schema)
         _use_portable_patterns(schema)
         _check_num_properties(schema)
         if id(schema) not in composed:
             _close(schema)
         todo += _children(schema)
+
+
+def _check_types(schema: Schema) -> None:
+    """Of what is looked at here; the rest is the matcher's to refuse."""
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise InvalidRequestError("required: must be a list of strings")
+    if not isinstance(schema.get("format", ""), str):
+        raise InvalidRequestError("format: must be a string")
 
 
 def _drop_foreign_format(schema: Schema) -> None:
@@ -165,8 +180,8 @@ def _use_portable_patterns(schema: Schema) -> None:
 
 def _check_num_properties(schema: Schema) -> None:
     """Names that the schema does not list may come twice, and then count once."""
-    least, required = schema.get("minProperties"), schema.get("required")
-    num_sure = max(1, len(set(required)) if isinstance(required, list) else 0)
+    least = schema.get("minProperties")
+    num_sure = max(1, len(set(schema.get("required", []))))
     if isinstance(least, int) and least > num_sure:
         raise InvalidRequestError(
             f"minProperties: {least} is more than the {num_sure} that can be promised; list more names in required"
@@ -177,8 +192,7 @@ def _close(schema: Schema) -> None:
     """An object that lists its properties has no others, as callers mean it; to allow them they say so."""
     opened = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")
     if isinstance(named := schema.get("properties"), dict) and not any(key in schema for key in opened):
-        required = schema.get("required")
-        for name in required if isinstance(required, list) else ():
+        for name in schema.get("required", []):
             named.setdefault(name, {})
         schema["additionalProperties"] = False
     elif schema.get("unevaluatedProperties") is False and "additionalProperties" not in schema:

@@ -56,6 +56,9 @@ def test_answers_to_a_thousand_drawn_schemas_validate(walker: Walker) -> None:
     ("schema", "named"),
     [
         ({"not": {"type": "string"}}, '"not"'),
+        ({"type": "object", "properties": {"a": {}}, "required": [["a"]]}, "required"),
+        ({"type": "string", "format": ["date"]}, "format"),
+        ({"const": "\ud800"}, "surrogate"),
         ({"type": "array", "uniqueItems": True}, '"uniqueItems"'),
         ({"type": "array", "contains": {"type": "integer"}}, '"contains"'),
         ({"if": {"type": "string"}, "then": {"minLength": 1}}, '"if"'),

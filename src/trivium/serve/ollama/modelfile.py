@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
 from trivium.records.variants import Variant
 from trivium.serve.errors import invalid
+from trivium.serve.ollama.protocol import Role
 
 COMMANDS = frozenset({"FROM", "PARAMETER", "SYSTEM", "MESSAGE", "LICENSE", "TEMPLATE", "ADAPTER", "REQUIRES"})
+ROLES: tuple[str, ...] = get_args(Role)
 QUOTES = '"""'
 _COMMAND = re.compile(r"\s*(\w+)[ \t]+")
 
@@ -52,6 +54,10 @@ def _apply(found: Modelfile, command: str, rest: str, lines: list[str]) -> None:
             _add_parameter(found.parameters, name.lower(), _value(_unquoted(value.strip(), lines)))
         case "MESSAGE":
             role, _, content = rest.partition(" ")
+            if role not in ROLES:
+                raise invalid(
+                    f"the Modelfile has a MESSAGE of {role[:80]!r}, who is none of {', '.join(ROLES)}", "modelfile"
+                )
             found.messages.append({"role": role, "content": _unquoted(content.strip(), lines)})
         case "SYSTEM" | "LICENSE" | "TEMPLATE" | "ADAPTER":
             setattr(found, command.lower(), _unquoted(rest, lines))
@@ -90,7 +96,7 @@ def write_modelfile(model: Variant) -> str:
     if model.system:
         lines.append(f"SYSTEM {QUOTES}{model.system}{QUOTES}")
     lines += [f"PARAMETER {line}" for line in write_parameters(model.parameters).splitlines()]
-    lines += [f"MESSAGE {message['role']} {QUOTES}{message['content']}{QUOTES}" for message in model.messages]
+    lines += [f"MESSAGE {message['role']} {QUOTES}{message.get('content', '')}{QUOTES}" for message in model.messages]
     if model.license:
         lines.append(f"LICENSE {QUOTES}{model.license}{QUOTES}")
     return "\n".join(lines) + "\n"

@@ -122,6 +122,8 @@ async def delete(state: ServerState, request: Request) -> Response:
         return Response()
     if entry.name == untagged(state.default.card.name):
         raise invalid(f"model '{name[:200]}' is being served and cannot be deleted", "model")
+    if not entry.is_stored:
+        raise not_found(name)  # a variant that another request has deleted meanwhile
     await _told(asyncio.to_thread(ModelStore().rm, entry.name))
     return Response()
 
@@ -159,7 +161,7 @@ def _modelfile(body: CreateRequest) -> Modelfile:
         base=body.from_,
         system=body.system or "",
         parameters=body.parameters or {},
-        messages=body.messages or [],
+        messages=msgspec.to_builtins(body.messages or []),
         license="\n".join(body.license) if isinstance(body.license, list) else body.license or "",
         template=body.template or "",
         adapter=next(iter(body.adapters or ()), ""),

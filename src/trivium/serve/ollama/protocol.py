@@ -24,8 +24,11 @@ class ToolCall(Struct, kw_only=True):
     id: str | None = None
 
 
-class InputMessage(Struct, kw_only=True):
-    role: Literal["system", "user", "assistant", "tool"]
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class InputMessage(Struct, kw_only=True, omit_defaults=True):
+    role: Role
     content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
@@ -81,7 +84,7 @@ class CreateRequest(ModelRequest, kw_only=True, rename={"from_": "from"}):
     from_: str | None = None
     system: str | None = None
     parameters: dict[str, Any] | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[InputMessage] | None = None
     license: str | list[str] | None = None
     template: str | None = None
     quantize: str | None = None
