@@ -9,22 +9,37 @@ from trivium.types.card import ModelCard
 
 
 def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: float) -> Iterator[str]:
-    tokens = card.num_blocks // card.num_kv_groups * card.block_size
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
-    yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {card.kv_cache_dtype}, room for {tokens} tokens"
+    if card.task == "generate":
+        tokens = card.num_blocks // card.num_kv_groups * card.block_size
+        yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {card.kv_cache_dtype}, room for {tokens} tokens"
     for provider, ops in _ops_by_provider(card.kernels).items():
         yield f"kernels   {provider}: {', '.join(ops)}"
     yield f"graph     {card.graph}"
     if card.packed:
         yield f"weights   {card.packed}"
-    if dialect is not None:
+    if dialect is not None and card.task == "generate":
         marks = f"between {dialect.reasoning.start} and {dialect.reasoning.end}" if dialect.reasoning else "not marked"
         yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"
     for adjustment in card.adjustments:
         yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
     yield f"ready     {url} after {seconds:.1f} s; try it:"
-    yield f"  curl {url}/v1/chat/completions -H 'content-type: application/json' \\"
-    yield f"""    -d '{{"model": "{card.name}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'"""
+    route, body = _example(card)
+    yield f"  curl {url}{route} -H 'content-type: application/json' \\"
+    yield f"    -d '{body}'"
+
+
+def _example(card: ModelCard) -> tuple[str, str]:
+    """A route and what to send there."""
+    match card.task:
+        case "embed":
+            return "/v1/embeddings", f'{{"model": "{card.name}", "input": ["Hello!", "Good day"]}}'
+        case "score":
+            asked = '"query": "capital of France", "documents": ["Paris", "bananas"]'
+            return "/v1/rerank", f'{{"model": "{card.name}", {asked}}}'
+        case "generate":
+            message = '{"role": "user", "content": "Hello!"}'
+            return "/v1/chat/completions", f'{{"model": "{card.name}", "messages": [{message}], "stream": true}}'
 
 
 def _ops_by_provider(kernels: Sequence[str]) -> dict[str, list[str]]:

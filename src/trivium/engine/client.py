@@ -49,7 +49,7 @@ from trivium.types.request import Cancel, Request
 
 log = logging.getLogger(__name__)
 
-REAL_CORE = "trivium.engine.core:EngineCore"
+REAL_CORE = "trivium.engine.open_core:open_core"
 
 # glibc would give every large tensor's memory back to the system when it is freed, and a step that makes one anew would
 # wait for its pages to be cleared; 32 MiB is the largest threshold that it takes.

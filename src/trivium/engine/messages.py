@@ -24,7 +24,7 @@ class Launch(Struct, frozen=True):
     options: EngineOptions
     endpoint: str  # where the client listens
     parent_pid: int
-    core: str  # "module:Class", made from the options
+    core: str  # "module:name" of what makes one from the options
 
 
 class Drain(Struct, frozen=True, tag="drain"):

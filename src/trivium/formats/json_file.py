@@ -25,13 +25,24 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; the infinities and NaNs that Python's own writer emits are let through."""
+    value = _read_json(path)
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path}: must hold a JSON object, but it holds a {type(value).__name__}")
+    return value
+
+
+def read_json_list(path: Path) -> list[Any]:
+    value = _read_json(path)
+    if not isinstance(value, list):
+        raise ModelFileError(f"{path}: must hold a JSON list, but it holds a {type(value).__name__}")
+    return value
+
+
+def _read_json(path: Path) -> Any:
     text = read_bytes(path, MAX_JSON_BYTES)
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise ModelFileError(f"{path}: is JSON nested too deep") from None
     except ValueError as error:
         raise ModelFileError(f"{path}: is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{path}: must hold a JSON object, but it holds a {type(value).__name__}")
-    return value

@@ -15,7 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trivium.kernels import embed, experts, linear, logprobs, rotary, sample, write_kv
+from trivium.kernels import (
+    activate,
+    embed,
+    experts,
+    layer_norm,
+    linear,
+    logprobs,
+    rotary,
+    sample,
+    text_attention,
+    write_kv,
+)
 from trivium.kernels import route as route_op
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
@@ -64,6 +75,9 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         experts=kernels.experts,
         sample=kernels.sample,
         logprobs=logprobs.reference,
+        layer_norm=layer_norm.reference,
+        activate=activate.reference,
+        text_attention=text_attention.reference,
         kv_layout=PlainLayout(),
         record=None,
         packing=None,

@@ -143,6 +143,9 @@ class Recording:
             paged_attention=self._paged_attention,  # type: ignore[arg-type]
             route=self._route,  # type: ignore[arg-type]
             experts=self._experts,  # type: ignore[arg-type]
+            layer_norm=self._of_encoders,
+            activate=self._of_encoders,
+            text_attention=self._of_encoders,
             kv_layout=LaneLayout(),
             sample=self._after,
             logprobs=self._after,
@@ -223,6 +226,9 @@ class Recording:
 
     def _after(self, *_: object) -> NoReturn:
         raise NotRecordable("what is done with logits comes after the recorded ops")
+
+    def _of_encoders(self, *_: object) -> NoReturn:
+        raise NotRecordable("encoders run op by op")
 
     def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
         noted = _together(_into_residuals(self.noted, result))

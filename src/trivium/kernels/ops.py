@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trivium.kernels.activate import ElementFunction
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import KVLayout
@@ -109,6 +110,9 @@ class Ops:
     paged_attention: Callable[[Tensor, Tensor, Tensor, AttentionBatch, float, int | None, float | None], Tensor]
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
     experts: Callable[[Tensor, Tensor, Tensor, LinearWeight, LinearWeight, LinearWeight, Activation], Tensor]
+    layer_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    activate: Callable[[Tensor, ElementFunction], Tensor]
+    text_attention: Callable[[Tensor, Tensor, Tensor, Tensor, float, int | None], Tensor]
     kv_layout: KVLayout  # of the caches that write_kv and paged_attention take
     sample: Callable[[Tensor, SampleBatch], Tensor]
     logprobs: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]

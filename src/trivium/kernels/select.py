@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from trivium.kernels import (
+    activate,
     embed,
     experts,
     gated,
+    layer_norm,
     linear,
     logprobs,
     paged_attention,
@@ -17,6 +19,7 @@ from trivium.kernels import (
     rotary,
     route,
     sample,
+    text_attention,
     write_kv,
 )
 from trivium.kernels.kv_layout import LaneLayout, PlainLayout
@@ -79,6 +82,9 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         paged_attention=native.paged_attention,
         route=native.route,
         experts=native.experts,
+        layer_norm=layer_norm.reference,
+        activate=activate.reference,
+        text_attention=text_attention.reference,
         kv_layout=LaneLayout(),
         sample=native.sample,
         logprobs=native.logprobs,
@@ -103,6 +109,9 @@ def reference_ops(reason: str) -> Ops:
         paged_attention=paged_attention.reference,
         route=route.reference,
         experts=experts.reference,
+        layer_norm=layer_norm.reference,
+        activate=activate.reference,
+        text_attention=text_attention.reference,
         kv_layout=PlainLayout(),
         sample=sample.reference,
         logprobs=logprobs.reference,

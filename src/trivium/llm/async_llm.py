@@ -18,7 +18,7 @@ from trivium.formats.source import open_source
 from trivium.llm.beam_search import beam_search
 from trivium.llm.collect import Collector
 from trivium.llm.keywords import read_options
-from trivium.llm.lower import LoweredPrompt, lower_prompt, lower_request
+from trivium.llm.lower import LoweredPrompt, lower_pooling, lower_prompt, lower_request
 from trivium.llm.outputs import BeamSearchOutput, EmbeddingOutput, RequestOutput
 from trivium.llm.params import BeamSearchParams, SamplingParams
 from trivium.llm.prompts import Prompt, TokensPrompt
@@ -226,20 +226,32 @@ class AsyncLLM:
         return collector.output()
 
     async def embed(
-        self, prompt: Prompt, request_id: str | None = None, *, priority: int = 0, salt: str = ""
+        self,
+        prompt: Prompt,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        second_from: int = 0,
     ) -> EmbeddingOutput:
-        """What the model makes of a prompt, as a vector. The engine draws one token with it, which is dropped."""
+        """What the model makes of a prompt, as a vector: an encoder its pooled state, or a score for each of its
+        labels; a decoder its last state. `second_from`: where in the tokens the second of a pair of texts begins."""
         await self.start()
         lowered = await self._lower_prompt(prompt)
-        drawn = SamplingParams(max_tokens=1, temperature=0.0)
-        request = self._lower(lowered, drawn, request_id, priority, salt)
-        request = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, pools=True))
+        request = lower_pooling(
+            lowered,
+            self.card,
+            request_id=request_id or uuid.uuid4().hex,
+            priority=priority,
+            salt=salt,
+            second_from=second_from,
+        )
         stream = await self._running_client.submit(request)
         try:
             deltas = await stream.rest()
         finally:
             stream.close()
-        Collector(request, None, drawn, None).take(deltas)  # raises what went wrong
+        Collector(request, None, SamplingParams(max_tokens=1), None).take(deltas)  # raises what went wrong
         (told,) = [delta for delta in deltas if delta.pooled]
         return EmbeddingOutput(request.id, request.prompt, told.pooled, told.num_cached_tokens)
 

@@ -41,6 +41,7 @@ def lower_request(
     salt: str = "",
 ) -> Request:
     """Refuses here what the engine could only refuse later. `drawn_seed` is used where the parameters have none."""
+    _check_makes_text(card)
     params.check()
     token_ids = _truncate(prompt.token_ids, params, card)
     if not token_ids:
@@ -58,6 +59,46 @@ def lower_request(
         priority=priority,
         salt=salt,
     )
+
+
+def lower_pooling(
+    prompt: LoweredPrompt, card: ModelCard, *, request_id: str, priority: int = 0, salt: str = "", second_from: int = 0
+) -> Request:
+    """For what the model makes of a prompt, as a vector. A decoder draws one token with it."""
+    token_ids = prompt.token_ids
+    if not token_ids:
+        raise InvalidRequestError("the prompt has no tokens", param="prompt")
+    _check_in_vocabulary("prompt", token_ids, card)
+    if len(token_ids) > longest_pooled(card):
+        if card.task == "generate":
+            raise NeverFitsError(len(token_ids), 1, card.max_model_len)
+        raise InvalidRequestError(
+            f"maximum context length is {card.max_model_len} tokens, but the text has {len(token_ids)}",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    return Request(
+        id=request_id,
+        prompt=token_ids,
+        sampling=Sampling(seed=0, temperature=0.0, pools=True),
+        stopping=Stopping(max_tokens=1),
+        arrival=time.monotonic(),
+        priority=priority,
+        salt=salt,
+        second_from=second_from,
+    )
+
+
+def longest_pooled(card: ModelCard) -> int:
+    """Tokens of the longest text that the model makes a vector of."""
+    return card.max_model_len - 1 if card.task == "generate" else card.max_model_len
+
+
+def _check_makes_text(card: ModelCard) -> None:
+    if card.task == "generate":
+        return
+    does = "vectors of texts (/v1/embeddings)" if card.task == "embed" else "scores of pairs of texts (/v1/rerank)"
+    raise InvalidRequestError(f"the model {card.name} is an encoder: it makes {does}, and no text", param="model")
 
 
 def end_token_ids(tokenizer: Tokenizer | None, card: ModelCard) -> frozenset[int]:

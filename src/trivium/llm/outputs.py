@@ -68,11 +68,12 @@ class RequestOutput(Struct, frozen=True):
 
 
 class EmbeddingOutput(Struct, frozen=True):
-    """The hidden state of a prompt's last token, after the final norm."""
+    """What a model makes of a prompt: a decoder the state of its last token, after the final norm; an encoder its pooled
+    state, or a score for each of its labels."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
-    embedding: bytes  # float32 [H], little-endian
+    embedding: bytes  # float32, little-endian
     num_cached_tokens: int = 0
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from trivium.formats.huggingface import CONFIG_FILE, PICKLED_SUFFIXES
 from trivium.formats.safetensors import INDEX_FILE, SINGLE_FILE
 from trivium.store.disk import DISK_FULL, require_space
-from trivium.store.model_files import is_side_file
+from trivium.store.model_files import MODULES_FILE, is_side_file
 from trivium.store.names import ModelName
 from trivium.store.origin import Fetched
 from trivium.store.progress import ProgressCallback, watch_growth
@@ -138,7 +138,8 @@ def choose_files(source: str, files: Sequence[RemoteFile], pick: str | None) -> 
             weights = [top[SINGLE_FILE]]
         elif INDEX_FILE in top:
             weights = [file for file in weights if file.path.startswith("model")]
-        sides = [file for file in top.values() if is_side_file(file.path) and file.size <= MAX_SIDE_FILE_BYTES]
+        near = [*top.values(), *(file for file in files if MODULES_FILE in top and _describes_a_module(file.path))]
+        sides = [file for file in near if is_side_file(file.path) and file.size <= MAX_SIDE_FILE_BYTES]
         return sorted([*sides, *weights], key=lambda file: (file.path != CONFIG_FILE, file.path))
     firsts = _first_parts(ggufs)
     if len(firsts) == 1:
@@ -148,6 +149,11 @@ def choose_files(source: str, files: Sequence[RemoteFile], pick: str | None) -> 
     if any(path.endswith(PICKLED_SUFFIXES) for path in top):
         raise ModelFileError(f"{source}: holds only pickled weights; only safetensors and GGUF are read")
     raise ModelFileError(f"{source}: holds no model: no {CONFIG_FILE} with safetensors, no GGUF file")
+
+
+def _describes_a_module(path: str) -> bool:
+    folder, _, name = path.partition("/")
+    return bool(folder) and name == CONFIG_FILE
 
 
 def _choose_gguf(source: str, ggufs: list[RemoteFile], pick: str) -> list[RemoteFile]:

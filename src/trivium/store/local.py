@@ -42,6 +42,7 @@ class LocalModel:
         sha256 = {}
         for file in files:
             relative = file.relative_to(base_of(self._path))
+            (directory / relative).parent.mkdir(exist_ok=True)
             with open(file, "rb") as stream:
                 sha256[str(relative)] = copy_stream(stream, directory / relative, count.of(file.name))
         return Fetched(directory if self._path.is_dir() else directory / self._path.name, sha256)

@@ -15,6 +15,8 @@ from trivium.store.progress import ByteCount, ProgressCallback, PullStage
 # Configuration, tokenizers and templates. Never code (.py), never pickles (.bin, .pt).
 SIDE_FILE_SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".tiktoken"})
 
+MODULES_FILE = "modules.json"  # of an encoder for embeddings; its modules are described in folders beside it
+
 
 class FileRecord(Struct, frozen=True):
     path: str  # relative to the directory of the model
@@ -31,7 +33,8 @@ def files_of(source: ModelSource) -> list[Path]:
     if isinstance(source, GGUFFile):
         return source.paths
     beside = (path for path in source.path.iterdir() if is_side_file(path.name) and path.is_file())
-    return sorted([*beside, *source.weights.paths])
+    modules = source.path.glob("*/config.json") if (source.path / MODULES_FILE).exists() else ()
+    return sorted([*beside, *modules, *source.weights.paths])
 
 
 def base_of(path: Path) -> Path:

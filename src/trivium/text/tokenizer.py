@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tokenizers import Encoding
 
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.source import ModelSource
@@ -12,6 +15,13 @@ from trivium.text.text_mark import text_mark
 from trivium.text.tokenizer_parts import TokenizerParts
 from trivium.types.errors import InvalidRequestError
 from trivium.types.request import TextMark
+
+
+class TokenPair(NamedTuple):
+    """Two texts as one, with the model's marks around them."""
+
+    ids: list[int]
+    second_from: int  # the first token that is marked as of the second text; 0: the model does not mark them
 
 
 class Tokenizer:
@@ -56,6 +66,21 @@ class Tokenizer:
         prefix, suffix = self._parts.prefix_ids, self._parts.suffix_ids
         return [[*prefix, *encoding.ids, *suffix] for encoding in encodings]
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], most: int | None = None) -> list[TokenPair]:
+        """`most`: of a pair with more tokens, the second text loses its end, and then the first."""
+        for pair in pairs:
+            for text in pair:
+                _check_encodable(text)
+        encodings = self._parts.backend.encode_batch(list(pairs), add_special_tokens=True)
+        return [_token_pair(encoding, most) for encoding in encodings]
+
+    def cut(self, ids: Sequence[int], most: int) -> list[int]:
+        """At most so many: a text that was encoded with special tokens loses its end, and keeps what goes after it."""
+        suffix = list(self._parts.suffix_ids)
+        if len(ids) <= most or most <= len(suffix) or list(ids[len(ids) - len(suffix) :]) != suffix:
+            return list(ids[:most])
+        return [*ids[: most - len(suffix)], *suffix]
+
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Bytes that are not UTF-8 become U+FFFD."""
         skipped = self.special_ids if skip_special_tokens else frozenset()
@@ -89,6 +114,17 @@ class Tokenizer:
 
     def is_special(self, id: int) -> bool:
         return id in self.special_ids
+
+
+def _token_pair(encoding: Encoding, most: int | None) -> TokenPair:
+    surplus = 0 if most is None else max(0, len(encoding.ids) - most)
+    dropped: set[int] = set()
+    for text in (1, 0):
+        places = [place for place, owner in enumerate(encoding.sequence_ids) if owner == text]
+        dropped |= {*places[max(0, len(places) - (surplus - len(dropped))) :]}
+    kept = [place for place in range(len(encoding.ids)) if place not in dropped]
+    marked = [number for number, place in enumerate(kept) if encoding.type_ids[place] == 1]
+    return TokenPair([encoding.ids[place] for place in kept], marked[0] if marked else 0)
 
 
 def _check_encodable(text: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from trivium.types.facts import Adjustment
+
+# What a model does: go on with a text; make a vector of one; judge a text or a pair of them.
+Task = Literal["generate", "embed", "score"]
 
 
 class ModelCard(Struct, frozen=True):
@@ -17,6 +22,8 @@ class ModelCard(Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     block_size: int  # tokens
     num_blocks: int
+    task: Task = "generate"
+    vector_size: int = 0  # elements that an encoder gives of a text
     kv_cache_dtype: str = "float32"
     num_kv_groups: int = 1  # a token takes room in a block of each
     kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why

@@ -16,6 +16,12 @@ class ModelFacts(Struct, frozen=True):
     weight_bytes: int = 0  # as they are stored; 0: unknown
 
 
+class EncoderFacts(Struct, frozen=True):
+    max_position: int  # tokens of the longest text
+    trained_length: int  # tokens that texts were cut to in training
+    checkpoint_dtype: str
+
+
 class Capabilities(Struct, frozen=True):
     """What a platform can do here and now, with where each number came from in `sources`."""
 

@@ -100,6 +100,7 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     n: int = 1  # sequences sampled from the one prompt
     priority: int = 0  # lower runs first; see BACKGROUND_PRIORITY
     salt: str = ""  # prefix reuse stays inside one salt (tenant)
+    second_from: int = 0  # of a pair of texts for an encoder: where the second begins; 0: the prompt is one text
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
-from trivium.serve.embedding import embed
+from trivium.serve.embedding import Texts, cut_length, embed
 from trivium.serve.models.asked import model_for
 from trivium.serve.ollama.answer import Stopwatch
 from trivium.serve.ollama.names import variant_called
@@ -52,8 +52,9 @@ async def api_embed(state: ServerState, request: Request) -> Response:
     body = await read_json(request, EMBED, state.limits, type_matters=False)
     variant = await variant_called(state, body.model)
     model = await model_for(state, request, variant.base)
-    work = embed(model, [*body.input] if isinstance(body.input, list) else body.input, body.dimensions,
-                 truncates=body.truncate is not False)  # fmt: skip
+    texts: Texts = [*body.input] if isinstance(body.input, list) else body.input
+    cut_to = cut_length(model, body.truncate is not False, None)
+    work = embed(model, texts, body.dimensions, cut_to=cut_to)
     found = await unless_client_goes(request.receive, work)
     durations = watch.durations()
     answer = Embeddings(
@@ -70,5 +71,7 @@ async def api_embeddings(state: ServerState, request: Request) -> Response:
     body = await read_json(request, OLD_EMBED, state.limits, type_matters=False)
     variant = await variant_called(state, body.model)
     model = await model_for(state, request, variant.base)
-    (found,) = await unless_client_goes(request.receive, embed(model, body.prompt, truncates=True))
+    (found,) = await unless_client_goes(
+        request.receive, embed(model, body.prompt, cut_to=cut_length(model, True, None))
+    )
     return Response(msgspec.json.encode(OldEmbedding(found.vector.tolist())), media_type="application/json")

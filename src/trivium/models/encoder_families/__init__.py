@@ -1,0 +1,1 @@
+"""Encoders, one short file per family."""

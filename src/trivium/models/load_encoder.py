@@ -1,0 +1,139 @@
+"""From an encoder's files, or from its facts alone, to an encoder that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trivium.formats.huggingface import HFDirectory
+from trivium.kernels.ops import Ops
+from trivium.kernels.weights import LinearWeight, PackedTensor, Weight
+from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint, StoredTensor
+from trivium.models.encoder import Encoder, encoder_weight_shapes
+from trivium.models.encoder_family import EncoderFamily
+from trivium.models.encoder_registry import read_encoder_spec
+from trivium.models.encoder_spec import EncoderSpec
+from trivium.models.packed_weights import NoPackedWeights, PackedWeights
+from trivium.types.errors import ModelFileError, UnsupportedModelError
+
+READ_BY_ROWS = ("embedding.weight", "positions.weight", "token_types.weight")
+NO_PACKED_WEIGHTS = NoPackedWeights()
+
+
+def load_encoder(
+    source: HFDirectory,
+    family: EncoderFamily,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    packed: PackedWeights = NO_PACKED_WEIGHTS,
+) -> Encoder:
+    """`dtype` is of hidden states, and of weights where the ops do not take them as they are stored."""
+    spec = read_encoder_spec(source, family)
+    checkpoint = _checkpoint(source, family, spec)
+    found = _find_weights(spec, family, checkpoint)
+    weights = {weight.name: weight.prepared(checkpoint, ops, dtype, device, packed) for weight in found}
+    packed.finish()
+    return Encoder(spec, weights, ops, dtype, device)
+
+
+def random_encoder(spec: EncoderSpec, ops: Ops, dtype: torch.dtype, device: torch.device | str, seed: int) -> Encoder:
+    """Of the right shape and speed, whose weights mean nothing; for measuring without a checkpoint."""
+    random = torch.Generator(device).manual_seed(seed)
+    weights: dict[str, LinearWeight] = {}
+    for name, shape in encoder_weight_shapes(spec).items():
+        if name.endswith("norm.weight"):
+            weights[name] = torch.ones(shape, device=device)
+            continue
+        drawn = torch.empty(shape, dtype=dtype, device=device).normal_(std=0.02, generator=random)
+        weights[name] = ops.prepare(drawn) if len(shape) > 1 and name not in READ_BY_ROWS else drawn
+    return Encoder(spec, weights, ops, dtype, device)
+
+
+@dataclass(frozen=True)
+class FoundWeight:
+    """A weight of the encoder and the tensors of the checkpoint whose rows it is made of."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[str, ...]
+
+    def prepared(
+        self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device | str, packed: PackedWeights
+    ) -> LinearWeight:
+        """As the kernels like it: mapped if it was packed before."""
+        is_linear = len(self.shape) > 1 and self.name not in READ_BY_ROWS
+        if not is_linear:
+            return self._read(checkpoint).to(device=device, dtype=dtype)
+        if kept := packed.get(self.name, checkpoint.tensors[self.parts[0]].type, self.shape):
+            return kept
+        matrix = self._read(checkpoint).to(device)
+        laid: Weight = matrix if ops.takes_stored_floats else matrix.to(dtype)
+        prepared = ops.prepare(laid)
+        if isinstance(prepared, PackedTensor):
+            packed.put(self.name, prepared)
+            for part in self.parts:
+                checkpoint.release(part)
+        return prepared
+
+    def _read(self, checkpoint: Checkpoint) -> Tensor:
+        tensors = [part for name in self.parts if isinstance(part := checkpoint.read(name), Tensor)]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _checkpoint(source: HFDirectory, family: EncoderFamily, spec: EncoderSpec) -> Checkpoint:
+    """The tensors that the encoder may be made of, by their names without the family's prefix."""
+    head = tuple(name for key, names in family.tensor_names.items() if key.startswith("head.") for name in names)
+    stored = {}
+    for name, entry in source.weights.tensors.items():
+        plain = name.removeprefix(family.prefix)
+        if plain.startswith(family.ignored) and not (spec.num_labels and plain in head):
+            continue
+        stored[plain] = StoredTensor(name, entry.dtype, entry.shape, entry.nbytes)
+    return Checkpoint(str(source.path), stored, {}, source.weights.read, source.weights.release)
+
+
+def _find_weights(spec: EncoderSpec, family: EncoderFamily, checkpoint: Checkpoint) -> list[FoundWeight]:
+    """Refuses a checkpoint with too few tensors, too many, or misshapen ones."""
+    found = []
+    for name, shape in encoder_weight_shapes(spec).items():
+        weight = FoundWeight(name, shape, _parts_of(name, family))
+        _check_parts(weight, checkpoint)
+        found.append(weight)
+    if unused := sorted(checkpoint.tensors.keys() - {part for weight in found for part in weight.parts}):
+        raise ModelFileError(
+            f"{checkpoint.path}: {len(unused)} of {len(checkpoint.tensors)} tensors are not part of a {spec.family}"
+            f" encoder of this configuration, the first is {checkpoint.tensors[unused[0]].name!r}"
+        )
+    return found
+
+
+def _parts_of(name: str, family: EncoderFamily) -> tuple[str, ...]:
+    if name in family.tensor_names:
+        return family.tensor_names[name]
+    layers, layer, rest = name.split(".", 2)
+    return tuple(part.format(i=layer) for part in family.tensor_names[f"{layers}.{{i}}.{rest}"])
+
+
+def _check_parts(weight: FoundWeight, checkpoint: Checkpoint) -> None:
+    rows, *columns = weight.shape
+    wanted = (rows // len(weight.parts), *columns)
+    types = set()
+    for part in weight.parts:
+        if part not in checkpoint.tensors:
+            raise ModelFileError(f"{checkpoint.path}: tensor {part!r} is missing")
+        stored = checkpoint.tensors[part]
+        types.add(stored.type)
+        if stored.shape != wanted:
+            raise ModelFileError(
+                f"{checkpoint.path}: tensor {stored.name!r} has the shape {list(stored.shape)},"
+                f" but the configuration asks for {list(wanted)}"
+            )
+        if stored.type not in FLOAT_DTYPES:
+            raise UnsupportedModelError(
+                f"{checkpoint.path}: tensor {stored.name!r} is of type {stored.type}, which is not one we compute with"
+            )
+    if len(types) > 1:
+        raise UnsupportedModelError(f"{checkpoint.path}: {', '.join(weight.parts)} are of several types")
