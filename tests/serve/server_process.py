@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -32,9 +33,11 @@ class ServerProcess:
         program: tuple[str, ...] = ("-m", "trivium"),
         environment: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
+        verify: ssl.SSLContext | bool = True,
     ) -> None:
         """What it keeps for its clients goes with it, unless `state_dir` is given. `headers` go with `get` and `post`."""
         self.headers = headers or {}
+        self.verify = verify
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="trivium-state-")
         kept_in = state_dir or Path(self._own_state.name)
         environment = {**os.environ, **(environment or {}), "OMP_NUM_THREADS": "1"}
@@ -98,13 +101,17 @@ class ServerProcess:
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
+    @property
+    def _defaults(self) -> dict[str, object]:
+        return {"headers": self.headers, "verify": self.verify}
+
     def get(self, path: str, **options: object) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **{"headers": self.headers, **options})  # type: ignore[arg-type]
+        return httpx.get(self.url + path, timeout=60, **{**self._defaults, **options})  # type: ignore[arg-type]
 
     def post(self, path: str, body: object = None, **options: object) -> httpx.Response:
         if body is not None:
             options["json"] = body
-        return httpx.post(self.url + path, timeout=60, **{"headers": self.headers, **options})  # type: ignore[arg-type]
+        return httpx.post(self.url + path, timeout=60, **{**self._defaults, **options})  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
         """Each sample by its name with labels, as it is written."""

@@ -299,14 +299,14 @@ def test_sighup_reads_the_keys_again_and_a_broken_file_changes_nothing(locked: S
         wait_for(lambda: locked.log.count(told) > before or None, 10)
 
     without_bob = KEYS.replace('"bob"', '"carol"').replace(hashlib.sha256(b"bob-secret").hexdigest(), "0" * 64)
-    reloaded(without_bob + '[[key]]\nname = "new"\nkey = "new-secret"\n', "keys ")
+    reloaded(without_bob + '[[key]]\nname = "new"\nkey = "new-secret"\n', "read again: keys")
     assert [status(key) for key in ("bob", "new", "alice", "flag")] == [401, 200, 200, 200]
-    reloaded("[[key]]\nname = 3\n", "nothing was changed")
+    reloaded("[[key]]\nname = 3\n", "not read again")
     assert [status(key) for key in ("bob", "new", "alice", "flag")] == [401, 200, 200, 200]
     # What was used up is not given back by reading the file again.
     while locked.post(CHAT, ASK, headers=bearer("few")).status_code == 200:
         pass
-    reloaded(KEYS, "keys ")
+    reloaded(KEYS, "read again: keys")
     assert status("bob") == 200
     assert locked.post(CHAT, ASK, headers=bearer("few")).status_code == 429
 

@@ -17,13 +17,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from wire import read_answer
 
-from trivium.serve.app import RequestIds
 from trivium.serve.body import read_json
 from trivium.serve.error_answers import answer_error
 from trivium.serve.errors import ApiError
 from trivium.serve.http_protocol import BoundedHttpProtocol
 from trivium.serve.limits import Limits
 from trivium.serve.listen import listen
+from trivium.serve.request_ids import RequestIds
 
 LIMITS = Limits(header_seconds=0.3, body_seconds=0.3, discard_seconds=0.1, body_bytes=1000, header_bytes=500)
 

@@ -14,7 +14,12 @@ from server_process import ServerProcess
 
 def request_bytes(path: str, body: object, *headers: str) -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "host: test", "content-type: application/json", f"content-length: {len(data)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+        f"content-length: {len(data)}",
+    ]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + data
 
 

@@ -8,7 +8,9 @@ from trivium.dialects.dialect import Dialect
 from trivium.types.card import ModelCard
 
 
-def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: float) -> Iterator[str]:
+def start_report(
+    card: ModelCard, dialect: Dialect | None, url: str, seconds: float, *, needs_key: bool = False
+) -> Iterator[str]:
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
     if card.task == "generate":
         tokens = card.num_blocks // card.num_kv_groups * card.block_size
@@ -26,6 +28,8 @@ def start_report(card: ModelCard, dialect: Dialect | None, url: str, seconds: fl
     yield f"ready     {url} after {seconds:.1f} s; try it:"
     route, body = _example(card)
     yield f"  curl {url}{route} -H 'content-type: application/json' \\"
+    if needs_key:
+        yield "    -H 'authorization: Bearer <key>' \\"
     yield f"    -d '{body}'"
 
 

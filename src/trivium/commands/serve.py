@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from trivium.commands.api_keys import read_keys
+from trivium.commands.entrance import read_entrance
 from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
 from trivium.commands.report import start_report
@@ -24,8 +24,8 @@ from trivium.engine.client import EngineState
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
 from trivium.records.records import Records
-from trivium.serve.access.keyring import Keyring
-from trivium.serve.limits import Limits
+from trivium.serve.access.entrance import Entrance
+from trivium.serve.limits import Limits, changed
 from trivium.serve.listen import listen, url_of
 from trivium.types.errors import ConfigError, EngineDeadError
 
@@ -33,27 +33,28 @@ from trivium.types.errors import ConfigError, EngineDeadError
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     settings, access = read_options(args, ServeSettings), read_options(args, AccessSettings)
-    keyring = read_keys(access)
+    limits = changed(Limits(), settings.limit)
     listener = listen(settings.host, settings.port)
-    with listener, closing(_open_records(settings)) as records:
+    with listener, closing(_open_records(settings, limits)) as records:
+        entrance = read_entrance(access, listener)
         model = stored_model(args.model)
         options = read_options(args, EngineOptions, model=model)
         say(f"loading {model}")
         import uvloop
 
-        return uvloop.run(_serve(options, settings, access, keyring, listener, records, began))
+        return uvloop.run(_serve(options, settings, limits, entrance, listener, records, began))
 
 
-def _open_records(settings: ServeSettings) -> Records:
+def _open_records(settings: ServeSettings, limits: Limits) -> Records:
     root = Path(settings.state_dir).expanduser() if settings.state_dir else default_root() / "state"
-    return Records.open(root, Limits().all_files_bytes)
+    return Records.open(root, limits.all_files_bytes)
 
 
 async def _serve(
     options: EngineOptions,
     settings: ServeSettings,
-    access: AccessSettings,
-    keyring: Keyring,
+    limits: Limits,
+    entrance: Entrance,
     listener: socket.socket,
     records: Records,
     began: float,
@@ -61,7 +62,8 @@ async def _serve(
     llm = AsyncLLM(**msgspec.structs.asdict(options))
     starting = asyncio.create_task(llm.start())
     # The engine's process begins and loads while the web stack is imported here.
-    await asyncio.to_thread(importlib.import_module, "trivium.serve.server")
+    for module in ("trivium.serve.server", "trivium.serve.app"):
+        await asyncio.to_thread(importlib.import_module, module)
 
     from trivium.observe.prometheus import Metrics
     from trivium.serve.app import inner_app, public_app
@@ -75,13 +77,13 @@ async def _serve(
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
-    limits, metrics = Limits(), Metrics()
+    metrics = Metrics()
     model = ServedModel(llm, limits, metrics.on_event, settings.tool_call_parser, settings.reasoning_parser)
     state = ServerState(model, limits, metrics, records, accept_any_model=settings.accept_any_model)
-    server = HttpServer(state, listener, public_app(state, keyring, opens_metrics=access.open_metrics))
+    server = HttpServer(state, listener, public_app(state, entrance), entrance.tls)
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
-    reload_on_hangup(keyring)
+    reload_on_hangup(entrance)
     server.start()
     stopping = asyncio.create_task(wind_down.wait_asked())
     drained = True
@@ -90,9 +92,10 @@ async def _serve(
         if starting.done():
             await starting
             dialect = None if llm.template is None else model.dialect
-            if keyring.is_needed:
-                say(f"keys      {', '.join(keyring.names)}")
-            for line in start_report(llm.card, dialect, url_of(listener), time.monotonic() - began):
+            say(f"access    {entrance.describe()}")
+            url = url_of(listener, "http" if entrance.tls is None else "https")
+            has_keys = entrance.keyring.is_needed
+            for line in start_report(llm.card, dialect, url, time.monotonic() - began, needs_key=has_keys):
                 say(line)
             await fail_abandoned(records)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
@@ -120,18 +123,18 @@ async def _until_stopped_or_dead(stopping: asyncio.Task[None], llm: AsyncLLM) ->
             raise EngineDeadError("the engine died again and again, and was given up")
 
 
-def reload_on_hangup(keyring: Keyring) -> None:
+def reload_on_hangup(entrance: Entrance) -> None:
     """SIGHUP reads files again where there are any; else it ends the program, as the closing of a terminal should."""
-    if not keyring.has_file:
+    if not entrance.has_files:
         return
 
     def reload() -> None:
         try:
-            keyring.reload()
+            entrance.reload()
         except ConfigError as error:
-            say(f"nothing was changed: {error}")
+            say(f"not read again: {error}")
         else:
-            say(f"keys      {', '.join(keyring.names)}")
+            say("read again: keys, certificate and access log")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 

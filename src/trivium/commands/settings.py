@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from trivium.commands.options import UsageError
 from trivium.config.options import AtLeastOne
 from trivium.dialects.detect import CALL_NAMES, REASONING_NAMES
+
+# As browsers send it: a scheme and a host, perhaps a port, and nothing after that.
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
@@ -30,6 +34,11 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         AtLeastOne | None,
         Meta(description="requests of batches that run at once, behind all others; default: --max-num-seqs"),
     ] = None
+
+    limit: Annotated[
+        tuple[str, ...],
+        Meta(description="NAME=VALUE, another value for one of the limits in docs/operations.md; may be given again"),
+    ] = ()
 
     tool_call_parser: Annotated[
         str | None,
@@ -67,12 +76,44 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="TOML with keys, their names and limits; read again on SIGHUP")
     ] = None
     open_metrics: Annotated[bool, Meta(description="/metrics answers without a key")] = False
+    cors_origin: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="origin of pages that browsers may let ask here, as https://chat.example.com; * is all;"
+            " may be given again"
+        ),
+    ] = ()
+    allowed_host: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="on a loopback address: a name by which the server may be called beside localhost, as behind"
+            " a proxy; * is any; may be given again"
+        ),
+    ] = ()
+    tls_cert: Annotated[
+        str | None, Meta(description="PEM file with the certificate and its chain; read again on SIGHUP")
+    ] = None
+    tls_key: Annotated[
+        str | None, Meta(description="PEM file with its key; default: in the file of the certificate")
+    ] = None
+    tls_min_version: Annotated[Literal["1.2", "1.3"], Meta(description="oldest version of TLS that is spoken")] = "1.2"
+    access_log: Annotated[
+        str | None,
+        Meta(description="file for a line of JSON about each request; - is standard output; opened again on SIGHUP"),
+    ] = None
     share_prefixes: Annotated[
         bool,
         Meta(
             description="callers reuse each other's cached prompts; how fast an answer begins then tells what others asked"
         ),
     ] = False
+
+    def __post_init__(self) -> None:
+        for origin in self.cors_origin:
+            if not ORIGIN.fullmatch(origin):
+                raise UsageError(f"--cors-origin: {origin!r} is not like https://chat.example.com")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise UsageError("--tls-key: there is no --tls-cert for it")
 
 
 class SamplingSettings(Struct, frozen=True, kw_only=True):

@@ -117,8 +117,10 @@ class Scheduler:
         if max_waiting is not None and num_waiting >= max_waiting:
             raise OverloadedError(
                 f"{num_waiting} sequences wait for a row already, and at most {max_waiting} may",
-                retry_after=self._pace.seconds_between_ends,
+                retry_after=self._pace.promise(self._now),
             )
+        if not self._running and not self._waiting:
+            self._pace.rested()
         num_ahead = bisect_right(self._waiting, request.priority, key=_priority)
 
         def open_account() -> OpenAccount:

@@ -1,20 +1,19 @@
-"""The web application: its routes, and what every request passes on its way to one."""
+"""The web application: its routes."""
 
 from __future__ import annotations
 
-import re
-import uuid
-
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from trivium.serve.access.cors import with_cors
+from trivium.serve.access.entrance import Entrance
 from trivium.serve.access.gate import Gate
-from trivium.serve.access.keyring import Keyring
+from trivium.serve.access.logged import Logged
+from trivium.serve.access.origins import LocalOnly
 from trivium.serve.anthropic import models as anthropic_models
 from trivium.serve.anthropic.messages import count_tokens, messages
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
@@ -47,16 +46,25 @@ from trivium.serve.openai.responses import (
     retrieve_response,
 )
 from trivium.serve.operations import health, metrics
+from trivium.serve.paths import NormalPaths
+from trivium.serve.request_ids import RequestIds
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 from trivium.serve.tokens import detokenize, tokenize
 from trivium.types.errors import TriviumError
 
 
-def public_app(state: ServerState, keyring: Keyring, *, opens_metrics: bool = False) -> ASGIApp:
-    """For clients: nobody passes the gate without a key, where keys are needed."""
-    gate = Gate(routes(state), keyring, opens_metrics=opens_metrics)
-    return RequestIds(NormalPaths(gate), state.limits.request_id_chars)
+def public_app(state: ServerState, entrance: Entrance) -> ASGIApp:
+    """For clients. From the inside out: who is refused gets the headers that browsers need, and all have an id."""
+    app: ASGIApp = Gate(routes(state), entrance.keyring, opens_metrics=entrance.opens_metrics)
+    if entrance.origins:
+        app = with_cors(app, entrance.origins)
+    if entrance.is_local:
+        app = LocalOnly(app, entrance.hosts, entrance.origins)
+    app = NormalPaths(app)
+    if entrance.log is not None:
+        app = Logged(app, entrance.log)
+    return RequestIds(app, state.limits.request_id_chars)
 
 
 def inner_app(state: ServerState) -> ASGIApp:
@@ -129,38 +137,3 @@ def in_their_words(openai: Handler, anthropic: Handler) -> Handler:
         return await (anthropic if speaks_anthropic(request) else openai)(state, request)
 
     return answer
-
-
-class NormalPaths:
-    """Every route answers with and without `/v1`, and to paths in which a client's joining doubled a slash."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = re.sub(r"//+", "/", scope["path"])
-        if path.startswith("/v1/"):
-            path = path.removeprefix("/v1")
-        if len(path) > 1:
-            path = path.removesuffix("/")
-        await self._app({**scope, "path": path}, receive, send)
-
-
-class RequestIds:
-    """Each request has an id, the client's own where it sent one that can be shown, and each answer names it."""
-
-    def __init__(self, app: ASGIApp, max_chars: int) -> None:
-        self._app = app
-        self._showable = re.compile(rf"[!-~]{{1,{max_chars}}}")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sent = Headers(scope=scope).get("x-request-id", "")
-        request_id = sent if self._showable.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
+import msgspec
 from msgspec import Struct
+
+from trivium.types.errors import ConfigError
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -59,3 +65,19 @@ class Limits(Struct, frozen=True, kw_only=True):
     # until then every failure is an HTTP status.
     first_event_seconds: float = 30.0
     stats_seconds: float = 5.0  # for which /metrics waits for the engine's numbers, which come between two steps
+
+
+def changed(limits: Limits, changes: Iterable[str]) -> Limits:
+    """With each `name=value` in place of what was there."""
+    values = msgspec.structs.asdict(limits)
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in values:
+            raise ConfigError(f"there is no limit {name!r}; the limits are {', '.join(values)}")
+        try:
+            values[name] = type(values[name])(value)
+        except ValueError:
+            raise ConfigError(f"the limit {name} must be a number, not {value!r}") from None
+        if not 0 < values[name] < math.inf:
+            raise ConfigError(f"the limit {name} must be above 0, but is {value}")
+    return Limits(**values)

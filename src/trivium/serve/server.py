@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from trivium.serve.access.tls import Tls
 from trivium.serve.http_protocol import BoundedHttpProtocol
 from trivium.serve.state import ServerState
 
@@ -62,7 +63,7 @@ class WindDown:
 class HttpServer:
     """Listens from `start` on; says 503 by itself until the engine is ready and once the server winds down."""
 
-    def __init__(self, state: ServerState, listener: socket.socket, app: ASGIApp) -> None:
+    def __init__(self, state: ServerState, listener: socket.socket, app: ASGIApp, tls: Tls | None = None) -> None:
         self._listener = listener
         config = uvicorn.Config(
             app,
@@ -75,6 +76,8 @@ class HttpServer:
             timeout_keep_alive=state.limits.idle_connection_seconds,
             timeout_graceful_shutdown=1,
         )
+        config.load()
+        config.ssl = tls.context if tls is not None else None
         self._server = _Uvicorn(config)
         self._serving: asyncio.Task[None] | None = None
 

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from trivium.schedule.pace import MOST_SECONDS, SECONDS_WHEN_UNKNOWN, Pace
+
+
+def test_each_who_is_refused_is_told_of_a_place_of_its_own() -> None:
+    pace = Pace()
+    for end in (10.0, 10.5, 11.0):
+        pace.ended(end)
+    assert [pace.promise(11.0) for _ in range(3)] == pytest.approx([0.5, 1.0, 1.5])
+    assert pace.promise(12.0) == pytest.approx(1.0)  # two of the three have been
+    assert pace.promise(100.0) == pytest.approx(0.5)
+
+
+def test_nobody_is_sent_away_for_long_because_of_others_who_were() -> None:
+    pace = Pace()
+    assert max(pace.promise(0.0) for _ in range(10_000)) == MOST_SECONDS
+    slow = Pace()
+    for end in (0.0, 300.0):
+        slow.ended(end)
+    assert slow.promise(300.0) == 300.0  # but the truth is told
+
+
+def test_a_rest_is_not_taken_for_slowness() -> None:
+    pace = Pace()
+    assert pace.promise(0.0) == SECONDS_WHEN_UNKNOWN
+    for end in (10.0, 10.2):
+        pace.ended(end)
+    pace.rested()
+    pace.ended(5000.0)
+    assert pace.promise(5000.0) == pytest.approx(0.2)
