@@ -95,7 +95,7 @@ class FuzzRequest:
     def head(self, *more: str) -> bytes:
         lines = [
             f"{self.method} {self.target} HTTP/1.1",
-            "host: test",
+            "host: localhost",
             *(f"{name}: {value}" for name, value in self.headers),
         ]
         return "\r\n".join([*lines, *more, "", ""]).encode("utf-8", "replace")
@@ -237,8 +237,8 @@ class Requests:
         return chance.choice(
             (
                 chance.randbytes(chance.randrange(1, 300)), b"\r\n\r\n", b"GET", b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-                b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nbad header\r\n\r\n",
-                b"GET /v1/mod\x00els HTTP/1.1\r\nhost: x\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /v1/models\r\n\r\n",
+                b"BREW /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nbad header\r\n\r\n",
+                b"GET /v1/mod\x00els HTTP/1.1\r\nhost: localhost\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n\r\n", b"GET /v1/models\r\n\r\n",
                 b"POST /tokenize HTTP/1.1\r\ncontent-length: -1\r\n\r\n{}", b"POST /tokenize HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n{}",
                 b"POST /tokenize HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 5\r\n\r\n{}", b"\x16\x03\x01\x02\x00\x01\x00",
                 b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n{}", b"G" * 70_000,

@@ -219,7 +219,7 @@ async def _beat(port: int, findings: Findings) -> None:
         began = time.monotonic()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await connection.send(b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n")
+                await connection.send(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 answer = await connection.read("GET")
         except (TimeoutError, EOFError, OSError) as error:
             findings.problems.append(f"the server did not say that it is there: {error!r}")

@@ -111,7 +111,7 @@ def test_too_many_and_too_large_fields_are_refused(server: ServerProcess) -> Non
 
 
 def test_an_upload_that_announces_too_much_is_refused_before_it_comes(server: ServerProcess) -> None:
-    head = "POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=x\r\n"
+    head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\n"
     with connection(server) as sock:
         sock.sendall(f"{head}content-length: {10**12}\r\n\r\n--x".encode())
         status, _, body = read_answer(sock)
@@ -136,7 +136,7 @@ def test_a_client_that_leaves_during_an_upload_leaves_nothing(tiny_model: Path, 
     try:
         with connection(server) as sock:
             head = (
-                "POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000\r\n"
+                "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n"
                 "content-type: multipart/form-data; boundary=x\r\n\r\n"
                 '--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
             )

@@ -71,8 +71,10 @@ class EncoderScheduler:
         if max_waiting is not None and num_waiting >= max_waiting:
             raise OverloadedError(
                 f"{num_waiting} texts wait already, and at most {max_waiting} may",
-                retry_after=self._pace.seconds_between_ends,
+                retry_after=self._pace.promise(request.arrival),
             )
+        if not self._known:
+            self._pace.rested()
         self._known[request.id] = request
         insort(self._waiting, request, key=_rank)
 
