@@ -13,7 +13,9 @@ from trivium.bench.samples import RequestSample
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
-KEPT_UP_MS = 10.0  # a client whose lag stays below this in 99 of 100 requests kept up with its schedule
+# A client kept up with its schedule if 99 of 100 requests were late by no more than this, or than this share of the mean gap.
+KEPT_UP_MS = 10.0
+KEPT_UP_SHARE = 0.05
 
 # What the report, the table and the docs say of each figure.
 MEANINGS: dict[str, str] = {
@@ -90,8 +92,12 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     goodput: float | None
 
     @property
+    def allowed_lag_ms(self) -> float:
+        return max(KEPT_UP_MS, KEPT_UP_SHARE * 1000 / self.offered_rate) if self.offered_rate else KEPT_UP_MS
+
+    @property
     def kept_up(self) -> bool:
-        return self.lag_ms is None or self.lag_ms.p99 <= KEPT_UP_MS
+        return self.lag_ms is None or self.lag_ms.p99 <= self.allowed_lag_ms
 
     @property
     def failed(self) -> int:

@@ -53,6 +53,7 @@ class Record(Struct, frozen=True, kw_only=True):
     machine: dict[str, str]
     notes: list[str]  # what was adjusted, and what could not be known
     runs: list[RunPlan]
+    full_answers: bool  # every answer was asked to have its planned length
     slo: Slo | None = None
     comparison: Comparison | None = None
     report_version: int = REPORT_VERSION

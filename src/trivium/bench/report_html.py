@@ -10,14 +10,13 @@ from importlib import resources
 from trivium.bench.figures import MEANINGS, RunFigures, Spread
 from trivium.bench.record import Record
 from trivium.bench.report_plots import Plot, plots_of
-from trivium.bench.results import Results
+from trivium.bench.results import Results, headline_run
 from trivium.bench.samples import RequestSample
 from trivium.bench.table import (
-    DETAILED_RUNS,
     RATIO_NAMES,
+    has_details,
     ratio_rows,
     significant,
-    slo_sentence,
     spread_rows,
     summary_rows,
     verdict_sentence,
@@ -47,14 +46,16 @@ def _body(record: Record, samples: Sequence[RequestSample], results: Results) ->
     if results.compared is not None and record.comparison is not None:
         yield "<h2>Ratios</h2>"
         yield _table(ratio_rows(results.compared, record.comparison.confidence))
-    if len(results.runs) <= DETAILED_RUNS:
-        for plan, figures in zip(record.runs, results.runs, strict=True):
-            yield f'<h2>{escape(plan.label)} <span class="soft">milliseconds</span></h2>'
-            yield _table(spread_rows(figures))
     yield "<h2>Plots</h2>"
     yield '<section class="plots">'
     yield from map(_figure, plots_of(record, samples, results))
     yield "</section>"
+    if has_details(record):
+        yield '<section class="plots">'
+        for plan, figures in zip(record.runs, results.runs, strict=True):
+            yield f'<div><h2>{escape(plan.label)} <span class="soft">milliseconds</span></h2>'
+            yield _table(spread_rows(figures)) + "</div>"
+        yield "</section>"
     yield from _background(record)
 
 
@@ -72,27 +73,27 @@ def _cards(record: Record, results: Results) -> Iterator[str]:
             yield _card(f"{RATIO_NAMES[ratio.what].partition(',')[0]}, B / A", f"{ratio.ratio:.3f}", "×", beside)
         return
     if record.mode == "slo":
-        value = "none" if results.slo_rate is None else f"{results.slo_rate:.4g}"
-        yield _card("highest good rate", value, "requests/s", slo_sentence(record, results))
+        value, unit = ("none", "") if results.slo_rate is None else (f"{results.slo_rate:.4g}", "/s")
+        yield _card(
+            "highest good rate",
+            value,
+            unit,
+            f"{record.slo.attain:.0%} within {record.slo}" if record.slo else "",
+        )
     if record.mode == "prefix" and len(results.runs) == 2:
         yield from _prefix_cards(*results.runs)
         return
-    number = _headline_run(results.runs)
-    yield from _run_cards(record.runs[number].label, results.runs[number])
+    number = headline_run(record, results)
+    yield from _run_cards(record.runs[number].label, results.runs[number], found_by_search=record.mode == "slo")
 
 
-def _headline_run(runs: Sequence[RunFigures]) -> int:
-    """Of several: the one with the most tokens a second."""
-    return max(range(len(runs)), key=lambda number: runs[number].output_tokens_per_s)
-
-
-def _run_cards(label: str, figures: RunFigures) -> Iterator[str]:
+def _run_cards(label: str, figures: RunFigures, *, found_by_search: bool) -> Iterator[str]:
     yield _card("output", f"{figures.output_tokens_per_s:.1f}", "tokens/s", label)
     for name, spread in (("TTFT p50", figures.ttft_ms), ("TPOT p50", figures.tpot_ms), ("E2E p50", figures.e2e_ms)):
         if spread is not None:
             yield _card(name, significant(spread.p50), "ms", f"p99 {significant(spread.p99)} ms")
     yield _card("completed", f"{figures.completed}", f"of {figures.requests}", f"in {figures.duration_s:.1f} s")
-    if figures.within_slo is not None:
+    if figures.within_slo is not None and not found_by_search:
         yield _card("within SLO", f"{figures.within_slo:.1%}", "", f"goodput {figures.goodput:.3g}/s")
 
 

@@ -17,13 +17,14 @@ from trivium.bench.plots import (
     request_bars,
 )
 from trivium.bench.record import Record
-from trivium.bench.results import Results
+from trivium.bench.results import Results, headline_run
 from trivium.bench.samples import RequestSample
 from trivium.bench.table import RATIO_NAMES, significant
 
 CURVE_POINTS = 120
 TIME_BINS = 60
 MOST_BARS = 250
+LEAST_MS = 0.1  # what is shorter is drawn there: events that came in one piece have no time between them
 TIMES = ("TTFT", "ITL", "E2E")
 
 
@@ -53,11 +54,11 @@ def plots_of(record: Record, samples: Sequence[RequestSample], results: Results)
     if len(groups) <= NUM_COLOURS:
         for name in TIMES:
             yield from _distribution(name, groups)
-    first = [sample for sample in samples if sample.run == _shown_run(results)]
-    label = record.runs[_shown_run(results)].label
-    yield _tokens_over_time(first, label)
-    yield _in_flight(first, label)
-    yield _requests(first, label)
+    number = headline_run(record, results)
+    shown, label = [sample for sample in samples if sample.run == number], record.runs[number].label
+    yield _tokens_over_time(shown, label)
+    yield _in_flight(shown, label)
+    yield _requests(shown, label)
 
 
 def _groups(record: Record, samples: Sequence[RequestSample]) -> list[Group]:
@@ -68,11 +69,6 @@ def _groups(record: Record, samples: Sequence[RequestSample]) -> list[Group]:
         Group(plan.label, [sample for sample in samples if sample.run == number])
         for number, plan in enumerate(record.runs)
     ]
-
-
-def _shown_run(results: Results) -> int:
-    """The one whose course is shown: the busiest."""
-    return max(range(len(results.runs)), key=lambda number: results.runs[number].output_tokens_per_s)
 
 
 def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -94,8 +90,7 @@ def _distribution(name: str, groups: Sequence[Group]) -> Iterator[Plot]:
     for colour, group in enumerate(groups):
         if times := _times(name, group.samples):
             shares = [index / CURVE_POINTS for index in range(CURVE_POINTS + 1)]
-            # Below a microsecond two events came in one piece; a logarithmic axis has no place for 0.
-            points = [(max(percentile(times, share), 1e-3), share * 100) for share in shares]
+            points = [(max(percentile(times, share), LEAST_MS), share * 100) for share in shares]
             series.append(Series(group.name, points, colour))
     if series:
         svg = line_plot(

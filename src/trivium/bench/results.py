@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from trivium.bench.compare import Compared, compare
-from trivium.bench.figures import KEPT_UP_MS, RunFigures, run_figures
+from trivium.bench.figures import RunFigures, run_figures
 from trivium.bench.record import Record
 from trivium.bench.samples import RequestSample
+
+PROMPT_TOLERANCE = 0.15  # words are drawn, and their tokens with them
 
 
 class Results(Struct, frozen=True, kw_only=True):
@@ -29,7 +31,19 @@ def results_of(record: Record, samples: Sequence[RequestSample]) -> Results:
         for plan, of_run in zip(record.runs, by_run, strict=True)
     ]
     compared = None if record.comparison is None else compare(record.comparison, record.runs, by_run, runs)
-    return Results(runs=runs, slo_rate=_slo_rate(record, runs), compared=compared, warnings=_warnings(record, runs))
+    return Results(
+        runs=runs,
+        slo_rate=_slo_rate(record, runs),
+        compared=compared,
+        warnings=[*_warnings(record, runs), *_other_lengths(record, samples)],
+    )
+
+
+def headline_run(record: Record, results: Results) -> int:
+    """The run that a report shows first: the one at the rate that a search found, else the one with the most tokens a second."""
+    if record.mode == "slo" and results.slo_rate is not None:
+        return next(number for number, plan in enumerate(record.runs) if plan.rate == results.slo_rate)
+    return max(range(len(results.runs)), key=lambda number: results.runs[number].output_tokens_per_s)
 
 
 def _slo_rate(record: Record, runs: Sequence[RunFigures]) -> float | None:
@@ -52,6 +66,20 @@ def _warnings(record: Record, runs: Sequence[RunFigures]) -> list[str]:
         if figures.lag_ms is not None and not figures.kept_up:
             warnings.append(
                 f"{plan.label}: the client did not keep up with its schedule: it was {figures.lag_ms.p99:.1f} ms late at the"
-                f" 99th percentile ({KEPT_UP_MS:g} ms are allowed), so the load was not the one that was asked for"
+                f" 99th percentile ({figures.allowed_lag_ms:.3g} ms are allowed), so the load was not the one that was asked for"
             )
     return warnings
+
+
+def _other_lengths(record: Record, samples: Sequence[RequestSample]) -> Iterator[str]:
+    """Where the server did not do the work that was planned."""
+    done = [sample for sample in samples if sample.complete]
+    short = [sample for sample in done if sample.num_output_tokens < sample.planned_output_tokens]
+    if record.full_answers and short:
+        yield (
+            f"{len(short)} of {len(done)} answers were shorter than planned: the server ended them although it was asked not to"
+        )
+    planned = sum(sample.planned_prompt_tokens for sample in done)
+    counted = sum(sample.num_prompt_tokens for sample in done)
+    if abs(counted - planned) > PROMPT_TOLERANCE * planned:
+        yield f"prompts had {counted / planned:.0%} of the planned tokens, as the server counts them"

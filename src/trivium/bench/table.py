@@ -22,7 +22,7 @@ def result_lines(record: Record, results: Results) -> Iterator[str]:
         yield f"  {target.model} at {target.base_url}"
     yield ""
     yield from aligned(summary_rows(record, results))
-    if len(results.runs) <= DETAILED_RUNS:
+    if has_details(record):
         for plan, figures in zip(record.runs, results.runs, strict=True):
             yield ""
             yield f"{plan.label}, milliseconds"
@@ -37,6 +37,11 @@ def result_lines(record: Record, results: Results) -> Iterator[str]:
         yield f"note: {note}"
     for warning in results.warnings:
         yield f"warning: {warning}"
+
+
+def has_details(record: Record) -> bool:
+    """Whether each run is told with all its percentiles."""
+    return len(record.runs) <= DETAILED_RUNS and record.mode not in ("slo", "compare")
 
 
 def summary_rows(record: Record, results: Results) -> list[Sequence[str]]:

@@ -7,8 +7,8 @@ import asyncio
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,21 @@ def run(args: argparse.Namespace) -> int:
     answers = read_options(args, AnswerOptions)
     output = read_options(args, OutputSettings)
     _raise_socket_limit()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: our servers are stopped on the way out
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _ended_by_sigterm(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = runner.run(_bench(job, answers, output))
     return 0 if any(figures.completed for figures in results.runs) else 1
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C: servers that we started are stopped on the way out."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Results:
@@ -104,6 +113,7 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
         machine=facts,
         notes=[note for server in servers for note in server.notes] + experiment.notes,
         runs=experiment.runs,
+        full_answers=answers.ignore_eos,
         slo=job.slo,
         comparison=job.comparison,
     )

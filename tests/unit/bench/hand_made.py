@@ -41,7 +41,12 @@ def sample(
 
 
 def record(
-    *runs: RunPlan, mode: str = "serve", title: str = "hand-made", comparison: Comparison | None = None, **more: object
+    *runs: RunPlan,
+    mode: str = "serve",
+    title: str = "hand-made",
+    full_answers: bool = False,
+    comparison: Comparison | None = None,
+    **more: object,
 ) -> Record:
     return Record(
         mode=mode,  # type: ignore[arg-type]
@@ -57,6 +62,7 @@ def record(
         software={"trivium": "0"},
         machine={"processors": "1"},
         notes=[],
+        full_answers=full_answers,
         runs=list(runs) or [RunPlan(label="one", loop="open", rate=2.0)],
         comparison=comparison,
         **more,  # type: ignore[arg-type]

@@ -26,7 +26,19 @@ def variation(values: list[float]) -> float:
 
 @pytest.mark.parametrize("kind", ["poisson", "constant", "gamma", "burst"])
 def test_the_mean_rate_is_the_one_that_was_asked_for(kind: ArrivalKind) -> None:
-    assert statistics.fmean(gaps(kind, 50, burstiness=0.5, burst_size=4)) == pytest.approx(1 / 50, rel=0.05)
+    assert statistics.fmean(gaps(kind, 50, burstiness=0.5, burst_size=4)) == pytest.approx(1 / 50, rel=0.001)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant", "gamma"])
+def test_a_short_run_offers_exactly_its_rate(kind: ArrivalKind) -> None:
+    for seed in range(5):
+        times = arrival_times(kind, 4, 9, random.Random(seed), burstiness=0.3)
+        assert times[-1] == pytest.approx(2e9)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "burst"])
+def test_one_request_comes_at_once(kind: ArrivalKind) -> None:
+    assert arrival_times(kind, 4, 1, random.Random(0), burst_size=8) == [0]
 
 
 def test_poisson_gaps_vary_as_much_as_they_last() -> None:

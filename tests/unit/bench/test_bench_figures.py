@@ -115,6 +115,17 @@ def test_failures_are_told_by_kind() -> None:
     assert warning == "one: 2 of 3 requests failed (1 × http 500, 1 × http 501)"
 
 
+def test_work_that_was_not_done_as_planned_is_told() -> None:
+    samples = [
+        sample(0, text=(1,), ended=2, prompt_tokens=20, output_tokens=5),
+        sample(1, text=(1,), ended=2, prompt_tokens=30, output_tokens=4),
+    ]
+    shorter, prompts = results_of(record(full_answers=True), samples).warnings
+    assert shorter.startswith("1 of 2 answers were shorter than planned")
+    assert prompts == "prompts had 250% of the planned tokens, as the server counts them"
+    assert results_of(record(), samples).warnings == [prompts]
+
+
 def test_the_highest_rate_is_the_highest_that_kept_the_slo() -> None:
     runs = [RunPlan(label=f"{rate}", loop="open", rate=rate) for rate in (1.0, 4.0, 2.0)]
     samples = [sample(0, run=run, text=(ttft,), ended=ttft) for run, ttft in enumerate((10, 99, 20))]
