@@ -8,15 +8,13 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import SimpleNamespace
 from typing import Any
 
 from fuzz_values import NASTY, Values, to_json
 from starlette.routing import Route
 
 from trivium.serve.anthropic import protocol as anthropic
-from trivium.serve.app import build_app
-from trivium.serve.limits import Limits
+from trivium.serve.app import routes
 from trivium.serve.ollama import embed as ollama_embed
 from trivium.serve.ollama import protocol as ollama
 from trivium.serve.openai import batches, conversations, embeddings, protocol
@@ -106,11 +104,9 @@ class FuzzRequest:
 
 def application_routes() -> list[tuple[str, str]]:
     """(method, path) of all that the server answers."""
-    app: Any = build_app(SimpleNamespace(limits=Limits()))  # type: ignore[arg-type]
-    while not hasattr(app, "routes"):
-        app = app._app
-    routes = [route for route in app.routes if isinstance(route, Route)]
-    return [(method, route.path) for route in routes for method in sorted(route.methods or ()) if method != "HEAD"]
+    state: Any = None  # is needed by requests only
+    known = [route for route in routes(state).routes if isinstance(route, Route)]
+    return [(method, route.path) for route in known for method in sorted(route.methods or ()) if method != "HEAD"]
 
 
 class Requests:
