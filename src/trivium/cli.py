@@ -63,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_store(commands)
     _add_bench(commands)
+    _add_explain(commands)
     return parser
 
 
@@ -148,6 +149,14 @@ def _add_mode(modes: _Commands, name: str, summary: str) -> argparse.ArgumentPar
 
 def _title(struct: type) -> str:
     return struct.__name__.removesuffix("Settings").removesuffix("Options").lower()
+
+
+def _add_explain(commands: _Commands) -> None:
+    parser = _add_command(commands, "explain", "explain", "say where a request's time went")
+    parser.add_argument("request", nargs="?", help="its id, from the answer's x-request-id; default: the slowest ones")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server; default: %(default)s")
+    parser.add_argument("--api-key", help="default: TRIVIUM_API_KEY")
+    parser.add_argument("--json", action="store_true", help="as the server says it")
 
 
 def _add_command(commands: _Commands, name: str, module: str, summary: str) -> argparse.ArgumentParser:

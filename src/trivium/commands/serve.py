@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +29,9 @@ from trivium.serve.access.entrance import Entrance
 from trivium.serve.limits import Limits, changed
 from trivium.serve.listen import listen, url_of
 from trivium.types.errors import ConfigError, EngineDeadError
+
+if TYPE_CHECKING:
+    from trivium.serve.state import ServerState
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,6 +69,7 @@ async def _serve(
     for module in ("trivium.serve.server", "trivium.serve.app"):
         await asyncio.to_thread(importlib.import_module, module)
 
+    from trivium.observe.prices import read_prices
     from trivium.observe.prometheus import Metrics
     from trivium.serve.app import inner_app, public_app
     from trivium.serve.batch.run import BatchTools
@@ -80,6 +85,9 @@ async def _serve(
     metrics = Metrics()
     model = ServedModel(llm, limits, metrics.on_event, settings.tool_call_parser, settings.reasoning_parser)
     state = ServerState(model, limits, metrics, records, accept_any_model=settings.accept_any_model)
+    if settings.price_file:
+        state.prices = read_prices(Path(settings.price_file))
+    exporting = _export_spans(state, settings.otlp_endpoint)
     server = HttpServer(state, listener, public_app(state, entrance), entrance.tls)
     wind_down = WindDown(state, settings.drain_seconds, say)
     wind_down.install()
@@ -111,8 +119,19 @@ async def _serve(
         await llm.close()  # ends what did not end in time with an error of its own, while it can still be told
         await end_background(state)
         await server.stop(at_once=not drained)
+        await cancel_and_wait(*exporting)
     say("stopped")
     return 0
+
+
+def _export_spans(state: ServerState, endpoint: str | None) -> list[asyncio.Task[None]]:
+    from trivium.observe.spans import SpanExporter
+
+    if endpoint is None:
+        return []
+    exporter = SpanExporter(endpoint)
+    state.listeners.append(exporter.on_event)
+    return [asyncio.create_task(exporter.run())]
 
 
 async def _until_stopped_or_dead(stopping: asyncio.Task[None], llm: AsyncLLM) -> None:

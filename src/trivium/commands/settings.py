@@ -39,6 +39,15 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="NAME=VALUE, another value for one of the limits in docs/operations.md; may be given again"),
     ] = ()
+    price_file: Annotated[
+        str | None,
+        Meta(
+            description='what the machine costs, for the cost of requests: {"currency", "machine_hour", "kwh"} in JSON'
+        ),
+    ] = None
+    otlp_endpoint: Annotated[
+        str | None, Meta(description="collector of OpenTelemetry traces, e.g. http://127.0.0.1:4318; default: none")
+    ] = None
 
     tool_call_parser: Annotated[
         str | None,

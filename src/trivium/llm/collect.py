@@ -19,6 +19,7 @@ from trivium.llm.params import SamplingParams
 from trivium.text.detokenize import Detokenizer
 from trivium.text.stops import StopStrings
 from trivium.text.tokenizer import Tokenizer
+from trivium.types.account import Account
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, RequestFailedError
 from trivium.types.request import Request
@@ -42,6 +43,7 @@ class Collector:
             self._prompt_logprobs = [None]
         self._num_cached_tokens = 0
         self._metrics = RequestMetrics(arrival_time=request.arrival)
+        self._accounts: tuple[Account, ...] = ()
         self._completions = [_Completion(index, params, self._tokenizer) for index in range(request.n)]
         self._last = [completion.output() for completion in self._completions]
 
@@ -58,6 +60,8 @@ class Collector:
         stopped: list[int] = []
         token_came = False
         for delta in deltas:
+            if delta.account is not None:
+                self._accounts += (delta.account,)
             if delta.finish_reason is FinishReason.ERROR:
                 kind = InvalidRequestError if delta.is_requests_fault else RequestFailedError
                 raise kind(delta.error or "the request failed in the engine")
@@ -98,6 +102,7 @@ class Collector:
             first_token_time=metrics.first_token_time or (now if token_came else None),
             last_token_time=now if token_came else metrics.last_token_time,
             finished_time=now if self.finished else None,
+            accounts=self._accounts,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trivium.types.account import Account
+
 TokenLogprobDict = dict[int, "Logprob"]  # the sampled token first, then the likeliest in order
 
 
@@ -52,6 +54,7 @@ class RequestMetrics(Struct, frozen=True):
     first_token_time: float | None = None
     last_token_time: float | None = None
     finished_time: float | None = None
+    accounts: tuple[Account, ...] = ()  # where the time of its sequences went, of those that the engine ended
 
 
 class RequestOutput(Struct, frozen=True):

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 from msgspec import Struct
 
+from trivium.observe.request_account import RequestAccount
+from trivium.observe.request_end import RequestEnd
 from trivium.types.grammar_stats import GrammarStats
-
-
-class RequestEnd(StrEnum):
-    """The only ways in which a request can end."""
-
-    COMPLETE = "complete"
-    INVALID = "invalid"  # the client's error
-    OVERLOADED = "overloaded"  # refused for now: queue full, draining, engine starting or gone
-    FAILED = "failed"  # our error
-    CANCELLED = "cancelled"  # the client went away
 
 
 class RequestReceived(Struct, frozen=True):
@@ -54,6 +45,7 @@ class RequestEnded(Struct, frozen=True):
     request_id: str
     end: RequestEnd
     seconds: float  # since RequestReceived
+    account: RequestAccount
 
 
 class EngineSample(Struct, frozen=True):

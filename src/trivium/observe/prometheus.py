@@ -12,12 +12,13 @@ from trivium.observe.events import (
     EngineSample,
     Event,
     FirstToken,
-    RequestEnd,
     RequestEnded,
     RequestReceived,
     SequenceEnded,
     TokensGenerated,
 )
+from trivium.observe.request_account import MEANINGS
+from trivium.observe.request_end import RequestEnd
 from trivium.types.grammar_stats import GrammarStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -79,6 +80,20 @@ class Metrics:
             registry=registry,
         )
 
+        self._causes = Counter(
+            "trivium_request_cause_seconds",
+            "Where the time of requests went, whatever their end; over all causes that is the time of all requests",
+            ["cause"],
+            registry=registry,
+        )
+        for cause in MEANINGS:
+            self._causes.labels(cause)
+        self._engine_seconds = Counter(
+            "trivium_request_engine_seconds",
+            "Of the engine's steps, the shares of requests that ended",
+            registry=registry,
+        )
+
         self._engine = EngineCollector()
         registry.register(self._engine)
 
@@ -101,6 +116,9 @@ class Metrics:
             case RequestEnded():
                 self._in_flight.dec()
                 self._ended.labels(event.end).inc()
+                for cause, seconds in event.account.causes.items():
+                    self._causes.labels(cause).inc(max(seconds, 0.0))
+                self._engine_seconds.inc(event.account.engine_seconds)
                 if event.end is RequestEnd.COMPLETE:
                     self._request_time.observe(event.seconds)
             case EngineSample():

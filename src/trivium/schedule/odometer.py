@@ -14,6 +14,7 @@ class Reading(Struct, frozen=True):
     rows: int = 0  # that computed one token
     decode: float = 0.0  # seconds of steps without prompts
     beside_prompts: float = 0.0  # seconds of steps in which some row computed more than its next token
+    per_token: float = 0.0  # seconds of each step divided by its tokens
 
     def since(self, before: Reading) -> Reading:
         return Reading(
@@ -22,6 +23,7 @@ class Reading(Struct, frozen=True):
             self.rows - before.rows,
             self.decode - before.decode,
             self.beside_prompts - before.beside_prompts,
+            self.per_token - before.per_token,
         )
 
 
@@ -45,5 +47,6 @@ class Odometer:
             before.rows + num_rows,
             before.decode + (0.0 if has_prompts else seconds),
             before.beside_prompts + (seconds if has_prompts else 0.0),
+            before.per_token + seconds / max(num_tokens, 1),
         )
         return seconds

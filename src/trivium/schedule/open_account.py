@@ -16,7 +16,7 @@ class Phase(Enum):
 
 
 class OpenAccount:
-    __slots__ = ("_arrival", "_counts", "_odometer", "_reading", "_seconds", "_since", "phase")
+    __slots__ = ("_arrival", "_counts", "_engine_seconds", "_odometer", "_reading", "_seconds", "_since", "phase")
 
     def __init__(
         self, odometer: Odometer, arrival: float, now: float, num_ahead: int, num_prompt: int, grammar: float
@@ -26,6 +26,7 @@ class OpenAccount:
         self._arrival = arrival
         self._since = now
         self._reading = Reading()
+        self._engine_seconds = 0.0
         self._seconds = {"handover": now - grammar - arrival, "grammar": grammar}
         self._counts: dict[str, int | str] = {"num_ahead": num_ahead, "num_prompt_tokens": num_prompt}
         self.phase = Phase.WAITING
@@ -43,12 +44,13 @@ class OpenAccount:
         self._counts["num_cached_tokens"] = num_cached
         self._counts["why_missed"] = why_missed
 
-    def chunk(self, now: float, step_seconds: float, *, caught_up: bool) -> None:
-        """A step computed tokens that it knew; with `caught_up` also its next."""
+    def chunk(self, now: float, step_seconds: float, share: float, *, caught_up: bool) -> None:
+        """A step computed tokens that it knew, which were this share of all it computed; with `caught_up` also its next."""
         began = max(self._since, now - step_seconds)
         self._put("waited", began)
         self._put("recomputed" if self._is_resuming else "prompt", now)
         self._count("num_chunks", not self._is_resuming)
+        self._engine_seconds += share * step_seconds
         if caught_up:
             self._decode()
 
@@ -69,7 +71,8 @@ class OpenAccount:
 
     def close(self, now: float) -> Account:
         self._settle(now)
-        return Account(self._arrival, now, **self._seconds, **self._counts)  # type: ignore[arg-type]
+        costs = {"engine_seconds": self._engine_seconds}
+        return Account(self._arrival, now, **self._seconds, **self._counts, **costs)  # type: ignore[arg-type]
 
     @property
     def since(self) -> float:
@@ -101,6 +104,7 @@ class OpenAccount:
                 self._count("num_steps", steps.steps)
                 self._count("num_rows", steps.rows)
                 self._count("num_replayed", steps.replayed)
+                self._engine_seconds += steps.per_token
 
     def _put(self, cause: str, until: float) -> None:
         self._seconds[cause] = self._seconds.get(cause, 0.0) + until - self._since

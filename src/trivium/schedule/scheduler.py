@@ -404,7 +404,8 @@ class Scheduler:
             if failure is None:
                 self._advance(sequence, item.start + item.count)
                 if sequence.account.phase is Phase.CATCHING_UP:
-                    sequence.account.chunk(now, step_seconds, caught_up=item.samples)
+                    share = item.count / num_tokens
+                    sequence.account.chunk(now, step_seconds, share, caught_up=item.samples)
                 if is_late:
                     self._late[row] = sequence
                     sequence.account.late(now)

@@ -48,6 +48,7 @@ from trivium.serve.openai.responses import (
 from trivium.serve.operations import health, metrics
 from trivium.serve.paths import NormalPaths
 from trivium.serve.request_ids import RequestIds
+from trivium.serve.requests import explain_request, list_requests
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 from trivium.serve.tokens import detokenize, tokenize
@@ -123,6 +124,8 @@ def routes(state: ServerState) -> Starlette:
             plain("/detokenize", detokenize, "POST"),
             plain("/health", health, "GET", engine=False),
             plain("/metrics", metrics, "GET", engine=False),
+            plain("/requests", list_requests, "GET", engine=False),
+            plain("/requests/{request_id:path}", explain_request, "GET", engine=False),
         ],
         exception_handlers=dict.fromkeys((ApiError, TriviumError, HTTPException, Exception), answer_error),
     )

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
+from trivium.serve.request_times import being_served
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 
@@ -26,7 +27,8 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id: str = scope["state"]["request_id"]
         try:
-            with self._state.request(request_id) as span:
+            with self._state.request(request_id) as span, being_served(span.times):
+                send = span.times.timed(send)
                 try:
                     self._state.check_open()
                     with asking().request():

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
 from msgspec import Struct
 
-from trivium.llm.outputs import RequestOutput
+from trivium.llm.outputs import RequestMetrics, RequestOutput
 from trivium.llm.params import SamplingParams
 from trivium.llm.prompts import TokensPrompt
 from trivium.observe.events import FirstToken, SequenceEnded, TokensGenerated
+from trivium.observe.request_account import SequenceGroup
 from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
 from trivium.serve.models.served import ServedModel
+from trivium.serve.request_times import current_request
 
 T = TypeVar("T")
 
@@ -40,23 +42,56 @@ async def generate(model: ServedModel, job: Job) -> AsyncGenerator[RequestOutput
     priority, salt = caller.priority_of(job.priority), caller.salt_of(job.salt)
     caller.charge(len(job.prompt["prompt_token_ids"]))
     answers = model.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt)
-    async with aclosing(answers) as outputs:
-        async for output in outputs:
-            now = time.monotonic()
-            if not last_piece and any(completion.delta.token_ids for completion in output.outputs):
-                model.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
-            for completion in output.outputs:
-                index = completion.index
-                if count := len(completion.delta.token_ids):
-                    before = last_piece.get(index)
-                    seconds = None if before is None else now - before
-                    model.emit(TokensGenerated(job.id, index, count, seconds))
-                    caller.charge(count)
-                    last_piece[index] = now
-                if completion.finish_reason is not None and index not in ended:
-                    ended.add(index)
-                    model.emit(SequenceEnded(job.id, index, completion.finish_reason))
-            yield output
+    with noted(job, began) as group:
+        async with aclosing(answers) as outputs:
+            async for output in outputs:
+                now = time.monotonic()
+                if not last_piece and any(completion.delta.token_ids for completion in output.outputs):
+                    model.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
+                for completion in output.outputs:
+                    index = completion.index
+                    if count := len(completion.delta.token_ids):
+                        before = last_piece.get(index)
+                        seconds = None if before is None else now - before
+                        model.emit(TokensGenerated(job.id, index, count, seconds))
+                        caller.charge(count)
+                        group.num_generated_tokens += count
+                        last_piece[index] = now
+                    if completion.finish_reason is not None and index not in ended:
+                        ended.add(index)
+                        model.emit(SequenceEnded(job.id, index, completion.finish_reason))
+                if output.finished:
+                    group.finish(output.metrics)
+                yield output
+
+
+@contextmanager
+def noted(job: Job, began: float) -> Iterator[GroupNotes]:
+    """What is noted of the job comes into the account of the request that it belongs to, however it ends."""
+    notes = GroupNotes(began)
+    try:
+        yield notes
+    finally:
+        if (times := current_request()) is not None:
+            times.add(notes.group(len(job.prompt["prompt_token_ids"])))
+
+
+class GroupNotes:
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._finished: tuple[float, RequestMetrics] | None = None
+        self.num_generated_tokens = 0
+
+    def finish(self, metrics: RequestMetrics) -> None:
+        self._finished = time.monotonic(), metrics
+
+    def group(self, num_prompt_tokens: int) -> SequenceGroup:
+        if self._finished is None:
+            return SequenceGroup(self._began, time.monotonic(), num_prompt_tokens, self.num_generated_tokens)
+        ended, metrics = self._finished
+        return SequenceGroup(
+            metrics.arrival_time, ended, num_prompt_tokens, self.num_generated_tokens, metrics.accounts
+        )
 
 
 async def generate_whole(model: ServedModel, jobs: Sequence[Job]) -> list[RequestOutput]:

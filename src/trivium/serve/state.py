@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trivium.engine.client import EngineState
-from trivium.observe.events import Listener, RequestEnd, RequestEnded, RequestReceived
+from trivium.observe.energy import EnergyMeter
+from trivium.observe.events import Event, Listener, RequestEnded, RequestReceived
+from trivium.observe.prices import Prices
 from trivium.observe.prometheus import Metrics
+from trivium.observe.recent_requests import RecentRequests
+from trivium.observe.request_end import RequestEnd
 from trivium.records.records import Records
+from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
 from trivium.serve.models.served import ServedModel
+from trivium.serve.request_times import RequestTimes
 
 if TYPE_CHECKING:
     from trivium.serve.responses.background import BackgroundResponse
@@ -28,6 +34,10 @@ class ServerState:
     metrics: Metrics
     records: Records
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
+    prices: Prices | None = None
+    meter: EnergyMeter = field(default_factory=EnergyMeter)
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    listeners: list[Listener] = field(default_factory=list)  # who else hears of events
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     in_flight: int = 0  # requests for text
@@ -39,9 +49,11 @@ class ServerState:
     def __post_init__(self) -> None:
         self.idle.set()
 
-    @property
-    def emit(self) -> Listener:
-        return self.metrics.on_event
+    def emit(self, event: Event) -> None:
+        self.metrics.on_event(event)
+        self.recent.on_event(event)
+        for listener in self.listeners:
+            listener(event)
 
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""
@@ -59,7 +71,8 @@ class ServerState:
     @contextmanager
     def request(self, request_id: str) -> Iterator[RequestSpan]:
         """Counts a request for text from its first byte to the last byte of its answer."""
-        span = RequestSpan()
+        times = RequestTimes(request_id, asking().name, self.meter, self.prices)
+        span = RequestSpan(times)
         began = time.monotonic()
         self.in_flight += 1
         self.idle.clear()
@@ -73,11 +86,12 @@ class ServerState:
             self.in_flight -= 1
             if self.in_flight == 0:
                 self.idle.set()
-            self.emit(RequestEnded(request_id, span.end, time.monotonic() - began))
+            self.emit(RequestEnded(request_id, span.end, time.monotonic() - began, times.account(span.end)))
 
 
 @dataclass
 class RequestSpan:
+    times: RequestTimes
     failure: BaseException | None = None
 
     @property

@@ -35,6 +35,9 @@ class Account(Struct, frozen=True, omit_defaults=True):
     num_preemptions: int = 0
     preempted_by: str = ""  # the request that the last preemption made room for
 
+    # What it cost: of each step's seconds its tokens' share. Over all sequences that is the time of all steps.
+    engine_seconds: float = 0.0
+
     @property
     def seconds(self) -> float:
         return self.ended - self.arrival

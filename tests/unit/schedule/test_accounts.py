@@ -121,3 +121,13 @@ def test_a_cancelled_request_has_an_account_too() -> None:
     assert world.heard["runs", 0].reason is FinishReason.CANCELLED
     assert world.accounts["runs"].decode == pytest.approx(STEP)
     assert world.accounts["waits"].queued == world.accounts["waits"].seconds == pytest.approx(2 * (STEP + PLANNING))
+
+
+def test_what_the_sequences_cost_is_the_time_of_all_steps() -> None:
+    world = Listening(max_chunk_tokens=4, prefix_caching=False)
+    for number in range(5):
+        world.add(request(str(number), [number] * (3 * number + 1), max_tokens=2 + number))
+    steps = world.drain()
+    computing = [step for step in steps if step.work]
+    assert sum(account.engine_seconds for account in world.accounts.values()) == pytest.approx(STEP * len(computing))
+    assert world.accounts["4"].engine_seconds > world.accounts["0"].engine_seconds

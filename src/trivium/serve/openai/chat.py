@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from trivium.dialects.parts import CallArguments, CallStart, Content, Part, Reasoning
 from trivium.llm.outputs import TokenLogprobDict
+from trivium.observe.request_account import RequestAccount
 from trivium.serve.body import read_json
 from trivium.serve.chat.chat import Chat, open_chat
 from trivium.serve.chat.news import Call, ChatResult, ChoiceNews, ChoiceResult, Finish
@@ -36,6 +37,7 @@ from trivium.serve.openai.protocol import (
     Usage,
 )
 from trivium.serve.openai.usage import usage_of_chat
+from trivium.serve.request_times import answer_metrics
 from trivium.serve.sse import EventStreamResponse, event
 from trivium.serve.state import ServerState
 
@@ -46,7 +48,9 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
     body = await read_json(request, DECODER, state.limits)
     model = await model_for(state, request, body.model)
     chat = await open_chat(model, body, f"chatcmpl-{uuid.uuid4().hex}")
-    answer = ChatAnswer(chat, speaks_of_functions=body.functions is not None)
+    answer = ChatAnswer(
+        chat, speaks_of_functions=body.functions is not None, tells_metrics=body.include_metrics is True
+    )
     if body.stream:
         return EventStreamResponse(answer.stream(body.stream_options or StreamOptions()), state.limits)
     result = await unless_client_goes(request.receive, chat.whole())
@@ -56,9 +60,10 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
 class ChatAnswer:
     """Writes one request's answer, whole or in chunks; id, time and model are the same in all of it."""
 
-    def __init__(self, chat: Chat, *, speaks_of_functions: bool) -> None:
+    def __init__(self, chat: Chat, *, speaks_of_functions: bool, tells_metrics: bool = False) -> None:
         self._chat = chat
         self._speaks_of_functions = speaks_of_functions  # the deprecated words for tools
+        self._tells_metrics = tells_metrics
 
     def whole(self, result: ChatResult) -> ChatCompletion:
         prompt = result.prompt_logprobs
@@ -69,6 +74,7 @@ class ChatAnswer:
             choices=[self._choice(choice) for choice in result.choices],
             usage=usage_of_chat(result.usage),
             prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self._chat.shapes),
+            metrics=answer_metrics() if self._tells_metrics else UNSET,
         )
 
     def _choice(self, choice: ChoiceResult) -> ChatChoice:
@@ -118,8 +124,9 @@ class ChatAnswer:
                 if chunks:
                     now = usage_of_chat(news.usage) if options.continuous_usage_stats else usage
                     yield b"".join(self._encode([chunk], now) for chunk in chunks)
-        if options.include_usage:
-            yield self._encode([], usage_of_chat(news.usage))
+        if options.include_usage or self._tells_metrics:
+            metrics = answer_metrics() if self._tells_metrics else UNSET
+            yield self._encode([], usage_of_chat(news.usage) if options.include_usage else UNSET, metrics)
 
     def _chunks(self, news: ChoiceNews) -> list[ChatChunkChoice]:
         """One for each part; the log probabilities of all the tokens go with the first."""
@@ -152,9 +159,15 @@ class ChatAnswer:
             return ChatDelta(function_call=function)
         return ChatDelta(tool_calls=[ToolCallDelta(number, function, id, UNSET if id is UNSET else "function")])
 
-    def _encode(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> bytes:
+    def _encode(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: Usage | UnsetType | None,
+        metrics: RequestAccount | UnsetType = UNSET,
+    ) -> bytes:
         chat = self._chat
-        return event(msgspec.json.encode(ChatChunk(chat.id, chat.created, chat.model, choices, usage=usage)))
+        chunk = ChatChunk(chat.id, chat.created, chat.model, choices, usage=usage, metrics=metrics)
+        return event(msgspec.json.encode(chunk))
 
 
 def _called(call: Call) -> MessageToolCall:

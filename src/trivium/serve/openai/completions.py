@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium.llm.outputs import CompletionOutput, RequestOutput, TokenLogprobDict
+from trivium.observe.request_account import RequestAccount
 from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import invalid
@@ -32,6 +33,7 @@ from trivium.serve.openai.protocol import (
 )
 from trivium.serve.openai.sampling import completion_sampling
 from trivium.serve.openai.usage import finish_reason, usage_of
+from trivium.serve.request_times import answer_metrics
 from trivium.serve.sse import EventStreamResponse, event
 from trivium.serve.state import ServerState
 
@@ -60,6 +62,7 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
         drops_tokens=num_tokens == 0,
         logprobs=body.logprobs,
         tells_prompt_logprobs=body.prompt_logprobs is not None,
+        tells_metrics=body.include_metrics is True,
         shapes=TokenShapes(model.tokenizer, sampling),
     )
     jobs = [
@@ -99,6 +102,7 @@ class CompletionAnswer(Struct, frozen=True):
     drops_tokens: bool  # max_tokens was 0
     logprobs: int | None
     tells_prompt_logprobs: bool
+    tells_metrics: bool
     shapes: TokenShapes
 
     def whole(self, outputs: Sequence[RequestOutput]) -> Completion:
@@ -107,7 +111,8 @@ class CompletionAnswer(Struct, frozen=True):
             for number, output in enumerate(outputs)
             for rank, completion in enumerate(self._best(output))
         ]
-        return Completion(self.id, self.created, self.model, choices, usage=self._usage(outputs))
+        metrics = answer_metrics() if self.tells_metrics else UNSET
+        return Completion(self.id, self.created, self.model, choices, usage=self._usage(outputs), metrics=metrics)
 
     def _best(self, output: RequestOutput) -> Sequence[CompletionOutput]:
         """All answers, or with best_of the n whose tokens are likeliest on average, the best first."""
@@ -156,16 +161,23 @@ class CompletionAnswer(Struct, frozen=True):
                 if choices:
                     now = self._usage(list(last.values())) if options.continuous_usage_stats else usage
                     yield b"".join(self._chunk([choice], now) for choice in choices)
-        if options.include_usage:
-            yield self._chunk([], self._usage(list(last.values())))
+        if options.include_usage or self.tells_metrics:
+            metrics = answer_metrics() if self.tells_metrics else UNSET
+            yield self._chunk([], self._usage(list(last.values())) if options.include_usage else UNSET, metrics)
 
     def _end(self, index: int, completion: CompletionOutput) -> CompletionChoice:
         if self.drops_tokens:
             return CompletionChoice(index, "", finish_reason="length", stop_reason=None)
         return CompletionChoice(index, "", finish_reason=finish_reason(completion), stop_reason=completion.stop_reason)
 
-    def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> bytes:
-        return event(msgspec.json.encode(Completion(self.id, self.created, self.model, choices, usage=usage)))
+    def _chunk(
+        self,
+        choices: list[CompletionChoice],
+        usage: Usage | UnsetType | None,
+        metrics: RequestAccount | UnsetType = UNSET,
+    ) -> bytes:
+        chunk = Completion(self.id, self.created, self.model, choices, usage=usage, metrics=metrics)
+        return event(msgspec.json.encode(chunk))
 
 
 class Piece(Struct, frozen=True):

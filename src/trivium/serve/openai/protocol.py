@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from trivium.observe.request_account import RequestAccount
+
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Natural = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -75,6 +77,7 @@ class GenerationRequest(Struct, kw_only=True):
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Meta(max_length=1024)] | None = None
+    include_metrics: bool | None = None  # where the answer's time went is told with it
 
     # What form the answer must have: other servers' names for it.
     structured_outputs: Any = None
@@ -287,6 +290,7 @@ class ChatCompletion(Struct, frozen=True):
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    metrics: RequestAccount | UnsetType = UNSET
 
 
 class FunctionDelta(Struct, frozen=True, omit_defaults=True):
@@ -325,6 +329,7 @@ class ChatChunk(Struct, frozen=True):
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET  # null in all chunks but the last where usage was asked for
+    metrics: RequestAccount | UnsetType = UNSET  # in the last chunk where it was asked for
 
 
 class CompletionLogprobs(Struct, frozen=True):
@@ -354,6 +359,7 @@ class Completion(Struct, frozen=True):
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET
+    metrics: RequestAccount | UnsetType = UNSET
 
 
 class Model(Struct, frozen=True):
