@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-sanitize test-gpu bench bench-gpu clean
+.PHONY: serve chat test lint test-slow test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -58,6 +58,17 @@ bench:
 	@$(PYTHON) tools/setup.py
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python bench/prefix_sharing.py
+
+# The engine beside its peers on this machine's processor; those that `make bench-peers` could install.
+PEERS ?= .peers
+bench-cpu:
+	@$(PYTHON) tools/setup.py
+	@$(BIN)/trivium pull smollm2
+	@$(BIN)/python bench/bench_cpu.py --peers $(PEERS)
+	@$(BIN)/python bench/bench_native_ops.py --losers
+
+bench-peers:
+	@$(PYTHON) bench/install_peers.py --home $(PEERS)
 
 clean:
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

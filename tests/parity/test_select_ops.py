@@ -7,7 +7,7 @@ import pytest
 
 from trivium.kernels.native import native_state, usable_instruction_sets
 from trivium.kernels.ops import OP_NAMES
-from trivium.kernels.select import select_ops
+from trivium.kernels.select import Kernels, select_ops
 from trivium.types.errors import ConfigError
 
 
@@ -23,6 +23,21 @@ def test_auto_takes_the_best_instruction_set_that_passed_its_trial() -> None:
         pytest.skip(str(error))
     assert select_ops("auto", num_threads=1).providers["linear"].name == f"native {best}"
     assert select_ops("native", num_threads=1).providers["linear"].name == f"native {best}"
+
+
+@pytest.mark.parametrize("kernels", ["auto", "native"])
+def test_a_lesser_instruction_set_runs_when_asked_for(kernels: Kernels) -> None:
+    assert select_ops(kernels, instruction_set="baseline", num_threads=1).providers["linear"].name == "native baseline"
+
+
+def test_an_instruction_set_that_cannot_run_is_refused_with_those_that_can() -> None:
+    with pytest.raises(ConfigError, match=r"no such instruction set: sse; this machine runs baseline"):
+        select_ops("auto", instruction_set="sse", num_threads=1)
+
+
+def test_an_instruction_set_means_nothing_to_the_reference() -> None:
+    with pytest.raises(ConfigError, match="instruction_set=avx2"):
+        select_ops("reference", instruction_set="avx2")
 
 
 def test_without_the_extension_auto_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

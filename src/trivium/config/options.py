@@ -57,6 +57,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Literal["auto", "reference", "native", "triton"],
         Meta(description="auto: the fastest on the device; reference: plain torch, the oracle"),
     ] = "auto"
+    instruction_set: Annotated[
+        str | None,
+        Meta(
+            description="of the native kernels: baseline, avx2, avx512, avx512_bf16 or amx; default: the best that the"
+            " machine really runs"
+        ),
+    ] = None
     packed_cache_bytes: Annotated[
         int, Meta(description="room on disk for weights as the kernels lay them, bytes; 0: none is used", ge=0)
     ] = 64 << 30

@@ -52,7 +52,7 @@ class EngineCore:
         capabilities = platform.capabilities()
         dtype = activation_dtype(options, capabilities)
         num_threads = options.num_threads or capabilities.num_threads
-        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype)
+        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
         kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
         self.config = resolve(options, facts, capabilities, kv_dtypes)
         platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)

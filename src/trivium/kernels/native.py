@@ -63,7 +63,8 @@ class NativeKernels:
         try:
             self.kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            usable = ", ".join(usable_instruction_sets())
+            raise ConfigError(f"{error}; this machine runs {usable}") from error
 
     def prepare(self, weight: Weight) -> LinearWeight:
         """Matrices, and stacks of them, are laid in tiles: GGUF blocks for sums of whole numbers over quantized

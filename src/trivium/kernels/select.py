@@ -32,8 +32,17 @@ Kernels = Literal["auto", "reference", "native", "triton"]
 KERNELS_OF: dict[str, Kernels] = {"cpu": "native", "cuda": "triton"}  # by torch's device type
 
 
-def select_ops(kernels: Kernels, device: str = "cpu", num_threads: int | None = None, dtype: str = "float32") -> Ops:
-    """`num_threads` is of the native kernels; None: what the process may use. `dtype` is of the activations."""
+def select_ops(
+    kernels: Kernels,
+    device: str = "cpu",
+    num_threads: int | None = None,
+    dtype: str = "float32",
+    instruction_set: str | None = None,
+) -> Ops:
+    """`num_threads` and `instruction_set` are of the native kernels; None: what the process may use, and the best that
+    the machine has. `dtype` is of the activations."""
+    if instruction_set is not None and (kernels == "reference" or device != "cpu"):
+        raise ConfigError(f"instruction_set={instruction_set} is of native kernels on a CPU, which are not asked for")
     if kernels == "reference":
         return reference_ops("asked for")
     device_type = device.partition(":")[0]
@@ -46,9 +55,10 @@ def select_ops(kernels: Kernels, device: str = "cpu", num_threads: int | None = 
     try:
         if dtype != "float32":
             raise ConfigError(f"the native kernels take float32 activations, and these are {dtype}")
-        return native_ops(num_threads=num_threads, reason="asked for" if kernels == "native" else "the fastest here")
+        is_asked_for = kernels == "native" or instruction_set is not None
+        return native_ops(instruction_set, num_threads, "asked for" if is_asked_for else "the fastest here")
     except ConfigError as error:
-        if kernels == "native":
+        if kernels == "native" or instruction_set is not None:
             raise
         return reference_ops(str(error))
 

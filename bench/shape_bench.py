@@ -1,0 +1,73 @@
+"""Shapes of larger models with random weights: decoding beside llama.cpp and beside the memory's rate, and prefill."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cpu_report import OURS, ratios, shown
+from cpu_workloads import SHAPE_DECODE, SHAPE_PREFILL, Workload
+from engine_process import EngineCommand
+from memory_bandwidth import read_bandwidth
+from shape_models import MIXTURES, SHAPES, bytes_for_a_token, write_shape_model
+from turns import Turns
+
+LEAST_SHARE_OF_BANDWIDTH = 0.75
+
+
+class ShapeBench:
+    def __init__(self, turns: Turns, threads: int, folder: Path) -> None:
+        self._turns = turns
+        self._evidence = turns.evidence
+        self._threads = threads
+        self._folder = folder
+
+    def run(self, commands: dict[str, EngineCommand], chosen: list[str] | None) -> str:
+        """A table; `chosen`: models whose names begin so."""
+        lines = [
+            "| model | decode, tokens/s | llama.cpp | ratio (min to max), must "
+            f"{SHAPE_DECODE.must.times} | GB/s of weights, of the memory's, must {LEAST_SHARE_OF_BANDWIDTH:.0%} "
+            f"| prefill of 512, tokens/s | llama.cpp | ratio (min to max), must {SHAPE_PREFILL.must.times} |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for shape in SHAPES:
+            for mixture in MIXTURES:
+                name = f"{shape.name}-{mixture}"
+                if chosen and not name.startswith(tuple(chosen)):
+                    continue
+                path = write_shape_model(shape, mixture, self._folder)
+                weight_bytes = bytes_for_a_token(shape, mixture)
+                self._read_memory(weight_bytes)
+                self._turns.run(
+                    name,
+                    {engine: dataclasses.replace(command, model=path) for engine, command in commands.items()},
+                    [SHAPE_DECODE, SHAPE_PREFILL],
+                )
+                self._read_memory(weight_bytes)
+                lines.append(self._line(name, weight_bytes, [engine for engine in commands if engine != OURS]))
+                print(lines[-1], flush=True)
+        return "\n".join(lines)
+
+    def _read_memory(self, weight_bytes: int) -> None:
+        """The best rate that was seen: what else runs only lowers it."""
+        rate = read_bandwidth(weight_bytes, self._threads, self._folder)
+        seen = self._evidence.bandwidth
+        seen[str(weight_bytes)] = max(rate, seen.get(str(weight_bytes), 0.0))
+
+    def _line(self, model: str, weight_bytes: int, peers: list[str]) -> str:
+        ours = self._evidence.median(model, SHAPE_DECODE, OURS)
+        memory = self._evidence.bandwidth[str(weight_bytes)]
+        reading = "–"
+        if ours is not None:
+            reading = f"{ours * weight_bytes / 1e9:.1f} of {memory / 1e9:.1f}, {ours * weight_bytes / memory:.0%}"
+        decode, prefill = self._cells(model, SHAPE_DECODE, peers), self._cells(model, SHAPE_PREFILL, peers)
+        return f"| {model} | {decode} | {reading} | {prefill} |"
+
+    def _cells(self, model: str, workload: Workload, peers: list[str]) -> str:
+        medians = [self._evidence.median(model, workload, engine) for engine in (OURS, *peers[:1])]
+        cells = ["–" if median is None else shown(median) for median in medians]
+        found = ratios(self._evidence, model, workload, peers)
+        if found is None:
+            return " | ".join([*cells, "–"])
+        each = sorted(found[1])
+        return " | ".join([*cells, f"{each[len(each) // 2]:.2f} ({each[0]:.2f} to {each[-1]:.2f})"])
