@@ -65,7 +65,7 @@ bench-cpu:
 	@$(PYTHON) tools/setup.py
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python bench/bench_cpu.py --peers $(PEERS)
-	@$(BIN)/python bench/bench_native_ops.py --losers
+	@$(BIN)/python bench/bench_kernels.py
 
 bench-peers:
 	@$(PYTHON) bench/install_peers.py --home $(PEERS)
