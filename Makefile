@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
+.PHONY: serve chat test lint test-slow test-browser test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -30,6 +30,12 @@ test-slow:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python -m pytest -m slow
+
+# The web page in a real browser, which is fetched where it is missing; `make test` does so only where it is there.
+test-browser:
+	@$(PYTHON) tools/setup.py test
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || apt-get install -y -q chromium
+	@$(BIN)/python -m pytest -m browser
 
 # On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there.
 test-gpu:

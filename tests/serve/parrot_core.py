@@ -12,6 +12,7 @@ from pathlib import Path
 from trivium.config.options import EngineOptions
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler
+from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
@@ -74,6 +75,9 @@ class ParrotCore:
 
     def grammar_stats(self) -> GrammarStats:
         return GrammarStats()
+
+    def snapshot(self) -> Snapshot:
+        return self._scheduler.snapshot()
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

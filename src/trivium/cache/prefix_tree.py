@@ -127,9 +127,13 @@ class PrefixTree:
             del node.parent.children[node.key]
             node = node.parent
 
+    def roots(self) -> list[Node]:
+        """One for each salt, the newest first."""
+        return list(reversed(self._top.children.values()))
+
     def nodes(self) -> Iterator[Node]:
         """All nodes, roots included, parents before children."""
-        stack = list(self._top.children.values())
+        stack = self.roots()
         while stack:
             node = stack.pop()
             yield node

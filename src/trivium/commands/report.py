@@ -25,7 +25,7 @@ def start_report(
         yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"
     for adjustment in card.adjustments:
         yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
-    yield f"ready     {url} after {seconds:.1f} s; try it:"
+    yield f"ready     {url} after {seconds:.1f} s; open it in a browser, or try:"
     route, body = _example(card)
     yield f"  curl {url}{route} -H 'content-type: application/json' \\"
     if needs_key:

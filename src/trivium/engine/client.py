@@ -359,14 +359,14 @@ class EngineClient:
         """Of the engine process."""
         return self._child.pid if self._child is not None else None
 
-    async def stats(self) -> Stats:
+    async def stats(self, *, with_snapshot: bool = False) -> Stats:
         """As of now: the engine answers between two steps."""
         await self._until_serving()
         assert self._child is not None
         ticket = next(self._tickets)
         answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
         self._stats_asked[ticket] = answer
-        self._child.send(GetStats(ticket))
+        self._child.send(GetStats(ticket, with_snapshot))
         try:
             return await answer
         finally:

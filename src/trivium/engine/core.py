@@ -32,6 +32,7 @@ from trivium.models.spec import ModelSpec
 from trivium.platform.select import select_platform
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
+from trivium.schedule.snapshot import Snapshot
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, TriviumError
@@ -162,6 +163,9 @@ class EngineCore:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    def snapshot(self) -> Snapshot:
+        return self._scheduler.snapshot()
 
     def grammar_stats(self) -> GrammarStats:
         return self._antechamber.stats()

@@ -25,6 +25,7 @@ from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed
 from trivium.platform.select import select_platform
 from trivium.schedule.encoder_scheduler import EncoderScheduler
 from trivium.schedule.limits import SchedulerLimits
+from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
@@ -87,6 +88,9 @@ class EncoderCore:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot()  # its requests last one step, and leave nothing in a cache
 
     def grammar_stats(self) -> GrammarStats:
         return GrammarStats()

@@ -25,6 +25,7 @@ from trivium.engine.messages import (
     encode,
     report_error,
 )
+from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
@@ -53,6 +54,7 @@ class Core(Protocol):
     def step(self) -> list[Delta]: ...
     def take_refusals(self) -> list[tuple[str, TriviumError]]: ...
     def stats(self) -> SchedulerStats: ...
+    def snapshot(self) -> Snapshot: ...
     def execution_stats(self) -> ExecutionStats: ...
     def grammar_stats(self) -> GrammarStats: ...
 
@@ -124,8 +126,8 @@ class EngineLoop:
                 self._add(request)
             case Cancel(request_id, index):
                 self._core.cancel(request_id, index)
-            case GetStats(ticket):
-                self._send_stats(ticket)
+            case GetStats(ticket, with_snapshot):
+                self._send_stats(ticket, with_snapshot)
             case Drain():
                 self._draining = True
             case Shutdown():
@@ -143,7 +145,7 @@ class EngineLoop:
             failure = RequestFailedError(f"the engine could not take the request: {_sentence(error)}")
             self._send(Refused(request.id, report_error(failure)))
 
-    def _send_stats(self, ticket: int | None = None) -> None:
+    def _send_stats(self, ticket: int | None = None, with_snapshot: bool = False) -> None:
         self._last_beat = time.monotonic()
         self._send(
             Stats(
@@ -156,6 +158,7 @@ class EngineLoop:
                 last_turn=self._last_turn,
                 malformed_frames=self._malformed_frames,
                 ticket=ticket,
+                snapshot=self._core.snapshot() if with_snapshot else None,
             )
         )
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from trivium.config.options import EngineOptions
+from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types import errors
 from trivium.types.card import ModelCard
@@ -37,6 +38,7 @@ class Shutdown(Struct, frozen=True, tag="shutdown"):
 
 class GetStats(Struct, frozen=True, tag="get_stats"):
     ticket: int  # comes back in the answer
+    with_snapshot: bool = False
 
 
 # --- from the engine
@@ -82,6 +84,7 @@ class Stats(Struct, frozen=True, tag="stats"):
     grammar: GrammarStats = GrammarStats()
     malformed_frames: int = 0
     ticket: int | None = None
+    snapshot: Snapshot | None = None  # where it was asked for
 
 
 class Fault(Struct, frozen=True, tag="fault"):

@@ -335,9 +335,9 @@ class AsyncLLM:
         if health.stalled:
             raise EngineDeadError(f"the engine has given no sign of life for {health.last_turn_age:.1f} seconds")
 
-    async def stats(self) -> Stats:
+    async def stats(self, *, with_snapshot: bool = False) -> Stats:
         """As of now: the engine answers between two steps."""
-        return await self._running_client.stats()
+        return await self._running_client.stats(with_snapshot=with_snapshot)
 
 
 def _name_of(reference: str, path: Path) -> str:

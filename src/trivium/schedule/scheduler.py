@@ -23,10 +23,11 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 
 from trivium.cache.block_cache import BlockCache
 from trivium.cache.ledger import audit
+from trivium.cache.outline import outline
 from trivium.cache.pool import LedgerError
 from trivium.schedule.draft import StepDraft
 from trivium.schedule.limits import SchedulerLimits
@@ -34,6 +35,7 @@ from trivium.schedule.odometer import Odometer
 from trivium.schedule.open_account import OpenAccount, Phase
 from trivium.schedule.pace import Pace
 from trivium.schedule.sequence import NO_ROW, Family, Sequence, State
+from trivium.schedule.snapshot import MAX_BLOCKS, MAX_CHAINS, MAX_SEQUENCES, SequenceView, Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.account import Account
 from trivium.types.delta import Delta, FinishReason
@@ -629,6 +631,11 @@ class Scheduler:
             held_back=dict(self._num_held_back),
         )
 
+    def snapshot(self) -> Snapshot:
+        running = sorted(self._running, key=lambda sequence: sequence.row)
+        shown = islice(chain(running, self._waiting), MAX_SEQUENCES)
+        return Snapshot(tuple(_view(sequence) for sequence in shown), outline(self._cache, MAX_CHAINS, MAX_BLOCKS))
+
     def assert_balanced(self) -> None:
         """Recounts every block and row from its owners; raises LedgerError where the books differ.
 
@@ -666,6 +673,17 @@ def _broken_promise(sequence: Sequence, drawn: SampledRow | None) -> RowFailure 
     if sequence.num_awaited:
         return RowFailure(sequence.row, f"the device gave {len(drawn.tokens)} tokens where the next step counts on one")
     return None
+
+
+def _view(sequence: Sequence) -> SequenceView:
+    return SequenceView(
+        row=sequence.row,
+        prompt=sequence.num_prompt,
+        cached=sequence.family.num_cached_tokens or 0,
+        computed=sequence.num_computed,
+        generated=sequence.num_generated,
+        max_generated=sequence.max_len - sequence.num_prompt,
+    )
 
 
 def _priority(sequence: Sequence) -> int:

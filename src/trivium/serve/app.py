@@ -17,6 +17,7 @@ from trivium.serve.access.origins import LocalOnly
 from trivium.serve.anthropic import models as anthropic_models
 from trivium.serve.anthropic.messages import count_tokens, messages
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
+from trivium.serve.engine_view import engine
 from trivium.serve.error_answers import answer_error, speaks_anthropic
 from trivium.serve.errors import ApiError
 from trivium.serve.ollama.routes import ollama_routes
@@ -46,6 +47,7 @@ from trivium.serve.openai.responses import (
     retrieve_response,
 )
 from trivium.serve.operations import health, metrics
+from trivium.serve.page.files import front_door, page_file
 from trivium.serve.paths import NormalPaths
 from trivium.serve.request_ids import RequestIds
 from trivium.serve.requests import explain_request, list_requests
@@ -126,6 +128,9 @@ def routes(state: ServerState) -> Starlette:
             plain("/metrics", metrics, "GET", engine=False),
             plain("/requests", list_requests, "GET", engine=False),
             plain("/requests/{request_id:path}", explain_request, "GET", engine=False),
+            plain("/engine", engine, "GET", engine=False),
+            plain("/", front_door, "GET", engine=False),
+            plain("/page/{name}", page_file, "GET", engine=False),
         ],
         exception_handlers=dict.fromkeys((ApiError, TriviumError, HTTPException, Exception), answer_error),
     )

@@ -9,7 +9,8 @@ from functools import cached_property
 from trivium.dialects.detect import detect
 from trivium.dialects.dialect import Dialect
 from trivium.llm.async_llm import AsyncLLM
-from trivium.observe.events import Listener
+from trivium.observe.events import Event, Listener
+from trivium.observe.recent import RecentWaits
 from trivium.serve.limits import Limits
 from trivium.text.fill_in_the_middle import FillInTheMiddle
 from trivium.text.template import ChatTemplate
@@ -21,11 +22,16 @@ from trivium.types.card import ModelCard
 class ServedModel:
     llm: AsyncLLM
     limits: Limits
-    emit: Listener
+    listener: Listener
     call_dialect: str | None = None  # by name; None: told from the model's chat template
     reasoning_dialect: str | None = None
     # Templates render one at a time; to wait for another's turn must not hold up the event loop.
     template_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    recent_waits: RecentWaits = field(default_factory=RecentWaits)
+
+    def emit(self, event: Event) -> None:
+        self.listener(event)
+        self.recent_waits.on_event(event)
 
     @property
     def card(self) -> ModelCard:

@@ -1,0 +1,65 @@
+// Puts the parts together.
+
+import { Chat } from "./chat.js";
+import { startComposer } from "./composer.js";
+import { byId } from "./dom.js";
+import { EngineFeed } from "./engine_feed.js";
+import { EngineView } from "./engine_view.js";
+import { count } from "./figures.js";
+import { loadModels, startModelChoice } from "./models.js";
+import { startSettings } from "./settings_panel.js";
+import { startTheme } from "./theme.js";
+
+startTheme(byId("theme"));
+startSettings();
+startModelChoice();
+const chat = new Chat(() => {});
+startComposer(chat);
+const feed = new EngineFeed();
+new EngineView(feed);
+startViews();
+feed.listen(showPulse);
+feed.listen(showModel);
+feed.start();
+
+/** The view is named in the address after the #. */
+function startViews() {
+  const show = () => {
+    const name = location.hash === "#engine" ? "engine" : "chat";
+    byId("view-chat").hidden = byId("settings").hidden = byId("open-settings").hidden = name !== "chat";
+    byId("view-engine").hidden = name !== "engine";
+    for (const tab of document.querySelectorAll("[data-view]")) {
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    }
+    if (name === "chat" && matchMedia("(hover: hover)").matches) byId("message").focus();
+  };
+  window.addEventListener("hashchange", show);
+  show();
+}
+
+function showPulse({ view, points, problem }) {
+  const live = view?.live;
+  const state = view === null ? "away" : live ? (live.running ? "busy" : "ready") : view.state;
+  byId("pulse").dataset.state = state;
+  byId("pulse-text").textContent = {
+    away: problem?.status === 401 ? "needs a key" : "away",
+    busy: `${live?.running} running`,
+  }[state] ?? state;
+  byId("pulse-rate").textContent = state === "busy" ? `· ${Math.round(points.at(-1).generated)} tok/s` : "";
+}
+
+let modelShown = null; // as /v1/engine names it
+
+/** The models are asked for once there is one, and again when another is served. */
+async function showModel({ view }) {
+  if (!view?.model || view.model.name === modelShown) return;
+  const { name, family, max_model_len: context, dtype } = view.model;
+  modelShown = name;
+  chat.served = `${name} · ${family} · ${dtype} · ${count(context)} tokens of context`;
+  try {
+    await loadModels();
+  } catch {
+    modelShown = null; // tried again with the next view
+  }
+}
