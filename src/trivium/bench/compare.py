@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Literal
 
 import numpy as np
@@ -15,9 +15,9 @@ from trivium.bench.record import Comparison, Headline, RunPlan
 from trivium.bench.samples import RequestSample
 
 Verdict = Literal["faster", "slower", "no difference shown"]
-DRAWS = 4000  # of the bootstrap
-DRAWN_AT_ONCE = 1 << 20  # values, so that long runs do not fill the memory
+DRAWS = 10_000  # of the bootstrap
 
+HEADLINES: tuple[Headline, ...] = ("e2e", "ttft", "tpot", "throughput")
 LATENCIES: dict[Headline, Callable[[RequestSample], float | None]] = {
     "e2e": lambda sample: sample.e2e_ns,
     "ttft": lambda sample: sample.ttft_ns,
@@ -43,11 +43,11 @@ class Compared(Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-class _Pair(Struct, frozen=True):
-    """What one round measured of each server: a value for each request, or one for the run."""
+class _Round(Struct, frozen=True):
+    """What one round measured of each server."""
 
-    a: list[float]
-    b: list[float]
+    a: float
+    b: float
 
 
 def compare(
@@ -56,18 +56,15 @@ def compare(
     samples: Sequence[Sequence[RequestSample]],
     figures: Sequence[RunFigures],
 ) -> Compared:
-    rounds = _rounds(plans)
+    numbers = _rounds(plans)
     ratios = []
-    for what in (*LATENCIES, "throughput"):
-        if what == "throughput":
-            pairs = [_Pair([figures[a].output_tokens_per_s], [figures[b].output_tokens_per_s]) for a, b in rounds]
-        else:
-            values = [_values(LATENCIES[what], of_run) for of_run in samples]
-            pairs = [_Pair(values[a], values[b]) for a, b in rounds]
-        if all(pair.a and pair.b and min(*pair.a, *pair.b) > 0 for pair in pairs):
-            ratios.append(_ratio(what, pairs, settings))
+    for what in HEADLINES:
+        values = [_value(what, of_run, of_figures) for of_run, of_figures in zip(samples, figures, strict=True)]
+        rounds = [_Round(a, b) for one, other in numbers if (a := values[one]) and (b := values[other])]
+        if numbers and len(rounds) == len(numbers):
+            ratios.append(_ratio(what, rounds, settings))
     verdict = next((ratio.verdict for ratio in ratios if ratio.what == settings.headline), None)
-    return Compared(ratios=ratios, verdict=verdict, rounds=len(rounds))
+    return Compared(ratios=ratios, verdict=verdict, rounds=len(numbers))
 
 
 def _rounds(plans: Sequence[RunPlan]) -> list[tuple[int, int]]:
@@ -79,19 +76,24 @@ def _rounds(plans: Sequence[RunPlan]) -> list[tuple[int, int]]:
     return [(sides["a"], sides["b"]) for _, sides in sorted(found.items()) if len(sides) == 2]
 
 
-def _values(of: Callable[[RequestSample], float | None], samples: Sequence[RequestSample]) -> list[float]:
-    return [ns / NS_PER_MS for sample in samples if sample.complete and (ns := of(sample)) is not None]
+def _value(what: Headline, samples: Sequence[RequestSample], figures: RunFigures) -> float | None:
+    """Of a run: the median of its completed requests, ms, or its tokens a second. None: there is nothing to take it from."""
+    if what == "throughput":
+        return figures.output_tokens_per_s
+    times = [ns / NS_PER_MS for sample in samples if sample.complete and (ns := LATENCIES[what](sample)) is not None]
+    return float(np.median(times)) if times else None
 
 
-def _ratio(what: Headline, pairs: Sequence[_Pair], settings: Comparison) -> Ratio:
-    log_a = float(np.mean([math.log(np.median(pair.a)) for pair in pairs]))
-    log_b = float(np.mean([math.log(np.median(pair.b)) for pair in pairs]))
-    low, high = bootstrap_interval([(pair.a, pair.b) for pair in pairs], settings.confidence, settings.seed)
+def _ratio(what: Headline, rounds: Sequence[_Round], settings: Comparison) -> Ratio:
+    log_a = [math.log(one.a) for one in rounds]
+    log_b = [math.log(one.b) for one in rounds]
+    logs = [b - a for a, b in zip(log_a, log_b, strict=True)]
+    low, high = bootstrap_interval(logs, settings.confidence, settings.seed)
     return Ratio(
         what=what,
-        a=math.exp(log_a),
-        b=math.exp(log_b),
-        ratio=math.exp(log_b - log_a),
+        a=math.exp(fmean(log_a)),
+        b=math.exp(fmean(log_b)),
+        ratio=math.exp(fmean(logs)),
         low=low,
         high=high,
         verdict=verdict_of(low, high, settings.min_effect, lower_is_faster=what != "throughput"),
@@ -107,33 +109,19 @@ def verdict_of(low: float, high: float, min_effect: float, *, lower_is_faster: b
     return "no difference shown"
 
 
-def bootstrap_interval(
-    rounds: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float, seed: int
-) -> tuple[float, float]:
-    """Of the mean over rounds of log(median B / median A): rounds are drawn again, and the requests within each run.
+def bootstrap_interval(logs: Sequence[float], confidence: float, seed: int) -> tuple[float, float]:
+    """Of exp of the mean of `logs`, one for each round: rounds are drawn again, for they, and not the requests within them,
+    are independent of each other.
 
     Rounds are few, and percentiles of a bootstrap over few are too narrow; they are taken further out, by as much as
     Student's quantile exceeds the normal one (the "expanded percentile" interval of Hesterberg).
     """
     # The legacy generator, because its stream is promised never to change: a bundle can be checked with any later numpy.
     rng = np.random.RandomState(seed % 2**32)
-    logs = np.stack([_drawn_log_medians(b, rng) - _drawn_log_medians(a, rng) for a, b in rounds], axis=1)
-    picked = rng.randint(0, len(rounds), size=(DRAWS, len(rounds)))
-    means = np.take_along_axis(logs, picked, axis=1).mean(axis=1)
-    tail = expanded_tail((1 - confidence) / 2, len(rounds))
+    means = np.asarray(logs)[rng.randint(0, len(logs), size=(DRAWS, len(logs)))].mean(axis=1)
+    tail = expanded_tail((1 - confidence) / 2, len(logs))
     low, high = np.quantile(means, (tail, 1 - tail))
     return math.exp(low), math.exp(high)
-
-
-def _drawn_log_medians(values: Sequence[float], rng: np.random.RandomState) -> np.ndarray:
-    """[DRAWS]: of as many values as there are, drawn with replacement."""
-    array = np.asarray(values)
-    step = max(1, DRAWN_AT_ONCE // len(array))
-    medians = [
-        np.median(array[rng.randint(0, len(array), size=(min(step, DRAWS - begin), len(array)))], axis=1)
-        for begin in range(0, DRAWS, step)
-    ]
-    return np.asarray(np.log(np.concatenate(medians)))
 
 
 def expanded_tail(tail: float, count: int) -> float:

@@ -95,7 +95,7 @@ class ReplaySettings(Struct, frozen=True, kw_only=True):
 
 
 class CompareSettings(Struct, frozen=True, kw_only=True):
-    rounds: Annotated[int, Meta(description="in each, both servers are measured once; the order alternates", ge=2)] = 6
+    rounds: Annotated[int, Meta(description="in each, both servers are measured once; the order alternates", ge=4)] = 8
     confidence: Annotated[float, Meta(description="of the intervals", gt=0.5, lt=1)] = 0.95
     min_effect: Annotated[
         float, Meta(description="a difference counts when the whole interval is beyond this share", ge=0)

@@ -10,12 +10,13 @@ from msgspec import Struct
 from trivium.bench.client import AnswerSettings, OpenAIClient, PlannedRequest, ServedModel, get, served_models
 from trivium.bench.errors import BenchError
 from trivium.bench.http_client import HttpClient, Origin
-from trivium.bench.prompts import PromptCost, random_words
+from trivium.bench.prompts import WORDS, PromptCost
 from trivium.bench.record import Target
 from trivium.bench.server import own_server
 from trivium.bench.settings import AnswerOptions
 
-PROBE_WORDS = (32, 160)
+# Every word once, and every word twice: the difference is what a word costs on average, and nothing else.
+PROBES = (WORDS, WORDS * 2)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -100,13 +101,13 @@ def _choose(models: list[ServedModel], name: str | None, url: str) -> ServedMode
 async def _measure_words(client: OpenAIClient, url: str) -> PromptCost | None:
     """None: the server does not tell."""
     counts = []
-    for words in PROBE_WORDS:
-        request = PlannedRequest(0, 0, " ".join(random_words(f"probe {words}", words)), words, 1)
+    for words in PROBES:
+        request = PlannedRequest(0, 0, " ".join(words), len(words), 1)
         sample = await client.send(request, client.encode(request), run=0, origin_ns=0, scheduled_ns=0)
         if not sample.complete:
             raise BenchError(f"{url}: a first request failed ({sample.failure}): {sample.detail}")
         counts.append(sample.prompt_tokens)
-    short, long = counts
-    if short is None or long is None:
+    once, twice = counts
+    if once is None or twice is None:
         return None
-    return PromptCost.fit((PROBE_WORDS[0], short), (PROBE_WORDS[1], long))
+    return PromptCost.fit((len(PROBES[0]), once), (len(PROBES[1]), twice))
