@@ -39,6 +39,10 @@ sha256 = "{hashlib.sha256(b"bob-secret").hexdigest()}"
 priority = 10
 
 [[key]]
+name = "dave"
+key = "dave-secret"
+
+[[key]]
 name = "few"
 key = "few-secret"
 requests_per_minute = 3
@@ -94,9 +98,11 @@ def test_e12_every_key_opens_in_every_clients_header(locked: ServerProcess, key:
     assert locked.get("/v1/models", headers={header: value}).status_code == 200
 
 
-def every_path() -> list[tuple[str, str]]:
+def every_path(ids: dict[str, str] | None = None) -> list[tuple[str, str]]:
+    """`ids` stand for the path parameters that they are named after."""
+    names = ids or {}
     known = [
-        (method, re.sub(r"\{[^}]*\}", "x", route.path))
+        (method, re.sub(r"\{(\w+)[^}]*\}", lambda found: names.get(found[1], "x"), route.path))
         for route in routes(None).routes  # type: ignore[arg-type]
         for method in sorted(route.methods)  # type: ignore[attr-defined]
     ]
@@ -283,6 +289,77 @@ def test_prefixes_are_shared_where_the_switch_says_so(tiny_model: Path) -> None:
         assert server.get("/v1/models").status_code == 401
     finally:
         assert server.stop() == 0
+
+
+# What is kept for callers
+
+
+def owned_by(server: ServerProcess, key: str, asked: dict[str, Any]) -> dict[str, str]:
+    """One of each thing that a caller can leave here, by the path parameter that names it."""
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=f"{key}-secret")
+    line = json.dumps({"custom_id": "1", "method": "POST", "url": CHAT, "body": {**LONG_ASK, **asked}})
+    file = client.files.create(file=("requests.jsonl", line.encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    response = client.responses.create(model=MODEL, input="Hello", max_output_tokens=2)
+    conversation = client.conversations.create(items=[{"role": "user", "content": "I am Bob."}])
+    return {
+        "file_id": file.id,
+        "batch_id": batch.id,
+        "response_id": response.id,
+        "conversation_id": conversation.id,
+        "item_id": client.conversations.items.list(conversation.id).data[0].id,
+    }
+
+
+def test_what_one_key_leaves_here_does_not_exist_for_another(locked: ServerProcess) -> None:
+    mine = owned_by(locked, "bob", {})
+    body = {"metadata": {}, "items": [{"role": "user", "content": "I am Dave."}]}
+    paths = [(method, path) for method, path in every_path(mine) if any(id in path for id in mine.values())]
+    assert len(paths) >= 15
+    with httpx.Client(headers=bearer("dave"), timeout=60) as dave:
+        answers = {
+            (method, path): dave.request(method, locked.url + path, json=body if method == "POST" else None).status_code
+            for method, path in paths
+        }
+        assert {key: status for key, status in answers.items() if status != 404} == {}
+        for path in ("/v1/files", "/v1/batches"):
+            assert dave.get(locked.url + path).json()["data"] == []
+            assert dave.get(locked.url + path, params={"after": mine["file_id"]}).status_code == 400
+        for more in (
+            {"previous_response_id": mine["response_id"]},
+            {"conversation": mine["conversation_id"]},
+            {"input": [{"type": "item_reference", "id": mine["item_id"]}]},
+        ):
+            refused = dave.post(f"{locked.url}/v1/responses", json={"model": MODEL, "input": "Hello", **more})
+            assert refused.status_code in (400, 404), refused.text
+        batch = {"input_file_id": mine["file_id"], "endpoint": CHAT, "completion_window": "24h"}
+        assert dave.post(f"{locked.url}/v1/batches", json=batch).status_code == 404
+    for key in ("bob", "alice"):  # its owner, and an admin
+        for path in (f"/v1/files/{mine['file_id']}", f"/v1/responses/{mine['response_id']}"):
+            assert locked.get(path, headers=bearer(key)).status_code == 200
+
+
+def test_a_response_that_is_being_made_is_its_owners_too(locked: ServerProcess) -> None:
+    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": 7000}
+    made = locked.post("/v1/responses", body, headers=bearer("bob")).json()["id"]
+    for key, status in (("dave", 404), ("bob", 200)):
+        assert locked.get(f"/v1/responses/{made}", headers=bearer(key)).status_code == status
+        assert locked.post(f"/v1/responses/{made}/cancel", headers=bearer(key)).status_code == status
+
+
+def test_a_batch_runs_as_its_owner(locked: ServerProcess) -> None:
+    asked = {"messages": [{"role": "user", "content": "Done in the night, while nobody looks. " * 8}]}
+    batch = owned_by(locked, "bob", asked)["batch_id"]
+
+    def ended() -> dict[str, Any] | None:
+        now = locked.get(f"/v1/batches/{batch}", headers=bearer("bob")).json()
+        return now if now["status"] == "completed" else None
+
+    output = wait_for(ended, 60)["output_file_id"]
+    assert locked.get(f"/v1/files/{output}/content", headers=bearer("bob")).status_code == 200
+    assert locked.get(f"/v1/files/{output}/content", headers=bearer("dave")).status_code == 404
+    assert cached_tokens(locked, "dave", **asked) == 0
+    assert cached_tokens(locked, "bob", **asked) > 0
 
 
 # The file is read again

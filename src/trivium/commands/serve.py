@@ -107,7 +107,7 @@ async def _serve(
                 say(line)
             await fail_abandoned(records)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
-            tools = BatchTools(records, InProcess(inner_app(state)), state.limits, slots)
+            tools = BatchTools(records, InProcess(inner_app(state)), state.limits, slots, entrance.keyring)
             batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())
             try:
                 await _until_stopped_or_dead(stopping, llm)

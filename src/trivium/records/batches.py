@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trivium.records.database import Database
 from trivium.records.files import FileRecord, insert_file
 from trivium.records.paging import Page, PageRequest, read_page
+from trivium.records.viewer import EVERYBODY, IN_SIGHT, Viewer
 
 
 class BatchStatus(StrEnum):
@@ -72,6 +74,7 @@ class BatchRecord(Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    owner: str = ""
 
 
 class BatchRequest(Struct, frozen=True):
@@ -100,10 +103,15 @@ class TokenCounts(Struct, frozen=True):
 
 
 class BatchRecords:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, viewer: Viewer = EVERYBODY) -> None:
         self._database = database
+        self._viewer = viewer
+
+    def seen_by(self, viewer: Viewer) -> BatchRecords:
+        return BatchRecords(self._database, viewer)
 
     async def add(self, batch: BatchRecord) -> None:
+        batch = replace(batch, owner=self._viewer.name)
         columns = [name for name in BatchRecord.__struct_fields__ if name not in ("metadata", "errors")]
         values = [getattr(batch, name) for name in columns]
 
@@ -116,10 +124,13 @@ class BatchRecords:
         await self._database.write(insert)
 
     async def get(self, batch_id: str) -> BatchRecord | None:
-        return await self._database.read(lambda connection: _select(connection, batch_id))
+        return await self._database.read(lambda connection: _select(connection, batch_id, self._viewer))
 
     async def list(self, request: PageRequest) -> Page[BatchRecord]:
-        return await self._database.read(lambda connection: read_page(connection, "batches", request, _batch))
+        def select(connection: sqlite3.Connection) -> Page[BatchRecord]:
+            return read_page(connection, "batches", request, _batch, IN_SIGHT, self._viewer.values)
+
+        return await self._database.read(select)
 
     async def unfinished(self, model: str) -> Sequence[BatchRecord]:
         """The oldest first."""
@@ -238,16 +249,17 @@ class BatchRecords:
 
         def update(connection: sqlite3.Connection) -> BatchRecord | None:
             connection.execute(
-                "UPDATE batches SET status = ?, cancelling_at = ? WHERE id = ? AND status IN (?, ?)",
+                f"UPDATE batches SET status = ?, cancelling_at = ? WHERE id = ? AND status IN (?, ?) AND {IN_SIGHT}",
                 (
                     BatchStatus.CANCELLING,
                     int(time.time()),
                     batch_id,
                     BatchStatus.VALIDATING,
                     BatchStatus.IN_PROGRESS,
+                    *self._viewer.values,
                 ),
             )
-            return _select(connection, batch_id)
+            return _select(connection, batch_id, self._viewer)
 
         return await self._database.write(update)
 
@@ -298,8 +310,9 @@ class BatchRecords:
         await self._database.write(update)
 
 
-def _select(connection: sqlite3.Connection, batch_id: str) -> BatchRecord | None:
-    row = connection.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+def _select(connection: sqlite3.Connection, batch_id: str, viewer: Viewer) -> BatchRecord | None:
+    values = (batch_id, *viewer.values)
+    row = connection.execute(f"SELECT * FROM batches WHERE id = ? AND {IN_SIGHT}", values).fetchone()
     return None if row is None else _batch(row)
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trivium.records.database import Database
 from trivium.records.paging import Page, PageRequest, read_page
+from trivium.records.viewer import EVERYBODY, IN_SIGHT, Viewer
 
 
 class StoredItem(Struct, frozen=True):
@@ -24,27 +25,31 @@ class Conversation(Struct, frozen=True):
 
 
 class ConversationRecords:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, viewer: Viewer = EVERYBODY) -> None:
         self._database = database
+        self._viewer = viewer
+
+    def seen_by(self, viewer: Viewer) -> ConversationRecords:
+        return ConversationRecords(self._database, viewer)
 
     async def add(self, conversation: Conversation, items: Sequence[StoredItem]) -> None:
         def insert(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT INTO conversations (id, created_at, metadata) VALUES (?, ?, ?)",
-                (conversation.id, conversation.created_at, json.dumps(conversation.metadata)),
+                "INSERT INTO conversations (id, created_at, metadata, owner) VALUES (?, ?, ?, ?)",
+                (conversation.id, conversation.created_at, json.dumps(conversation.metadata), self._viewer.name),
             )
             add_items(connection, conversation.id, items)
 
         await self._database.write(insert)
 
     async def get(self, conversation_id: str) -> Conversation | None:
-        return await self._database.read(lambda connection: _select(connection, conversation_id))
+        return await self._database.read(lambda connection: _select(connection, conversation_id, self._viewer))
 
     async def change_metadata(self, conversation_id: str, metadata: dict[str, str]) -> Conversation | None:
         def update(connection: sqlite3.Connection) -> Conversation | None:
-            values = (json.dumps(metadata), conversation_id)
-            connection.execute("UPDATE conversations SET metadata = ? WHERE id = ?", values)
-            return _select(connection, conversation_id)
+            values = (json.dumps(metadata), conversation_id, *self._viewer.values)
+            connection.execute(f"UPDATE conversations SET metadata = ? WHERE id = ? AND {IN_SIGHT}", values)
+            return _select(connection, conversation_id, self._viewer)
 
         return await self._database.write(update)
 
@@ -52,7 +57,8 @@ class ConversationRecords:
         """Whether there was one. Its items go with it."""
 
         def delete(connection: sqlite3.Connection) -> bool:
-            return connection.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,)).rowcount > 0
+            values = (conversation_id, *self._viewer.values)
+            return connection.execute(f"DELETE FROM conversations WHERE id = ? AND {IN_SIGHT}", values).rowcount > 0
 
         return await self._database.write(delete)
 
@@ -64,7 +70,7 @@ class ConversationRecords:
         """All of them, the oldest first; None where there is no such conversation."""
 
         def select(connection: sqlite3.Connection) -> list[StoredItem] | None:
-            if _select(connection, conversation_id) is None:
+            if _select(connection, conversation_id, self._viewer) is None:
                 return None
             rows = connection.execute(
                 "SELECT id, item FROM conversation_items WHERE conversation_id = ? ORDER BY serial", (conversation_id,)
@@ -103,7 +109,7 @@ class ConversationRecords:
 
 def add_items(connection: sqlite3.Connection, conversation_id: str, items: Sequence[StoredItem]) -> bool:
     """Whether there is such a conversation; it may have been deleted while a response was made for it."""
-    if _select(connection, conversation_id) is None:
+    if _select(connection, conversation_id, EVERYBODY) is None:
         return False
     connection.executemany(
         "INSERT INTO conversation_items (conversation_id, id, item) VALUES (?, ?, ?)",
@@ -112,9 +118,10 @@ def add_items(connection: sqlite3.Connection, conversation_id: str, items: Seque
     return True
 
 
-def _select(connection: sqlite3.Connection, conversation_id: str) -> Conversation | None:
+def _select(connection: sqlite3.Connection, conversation_id: str, viewer: Viewer) -> Conversation | None:
     row = connection.execute(
-        "SELECT id, created_at, metadata FROM conversations WHERE id = ?", (conversation_id,)
+        f"SELECT id, created_at, metadata FROM conversations WHERE id = ? AND {IN_SIGHT}",
+        (conversation_id, *viewer.values),
     ).fetchone()
     return None if row is None else Conversation(row["id"], row["created_at"], json.loads(row["metadata"]))
 

@@ -13,6 +13,7 @@ from trivium.records.blobs import Blobs, IncomingBlob
 from trivium.records.database import Database
 from trivium.records.ids import new_id
 from trivium.records.paging import Page, PageRequest, read_page
+from trivium.records.viewer import EVERYBODY, IN_SIGHT, Viewer
 from trivium.types.errors import InvalidRequestError
 
 UNEXPIRED = "(expires_at IS NULL OR expires_at > ?)"
@@ -26,19 +27,25 @@ class FileRecord(Struct, frozen=True):
     purpose: str
     bytes: int
     sha256: str
+    owner: str = ""
 
 
 class FileRecords:
-    def __init__(self, database: Database, blobs: Blobs, max_total_bytes: int) -> None:
+    def __init__(self, database: Database, blobs: Blobs, max_total_bytes: int, viewer: Viewer = EVERYBODY) -> None:
         self._database = database
         self._blobs = blobs
         self._max_total_bytes = max_total_bytes
+        self._viewer = viewer
+
+    def seen_by(self, viewer: Viewer) -> FileRecords:
+        return FileRecords(self._database, self._blobs, self._max_total_bytes, viewer)
 
     def incoming(self) -> IncomingBlob:
         return self._blobs.incoming()
 
     async def keep(self, incoming: IncomingBlob, filename: str, purpose: str, seconds: int | None) -> FileRecord:
-        record = await asyncio.to_thread(self.publish, incoming, filename, purpose, seconds)
+        owner = self._viewer.name
+        record = await asyncio.to_thread(self.publish, incoming, filename, purpose, seconds, owner)
 
         def insert(connection: sqlite3.Connection) -> None:
             (total,) = connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM files").fetchone()
@@ -58,7 +65,9 @@ class FileRecords:
             raise
         return record
 
-    def publish(self, incoming: IncomingBlob, filename: str, purpose: str, seconds: int | None) -> FileRecord:
+    def publish(
+        self, incoming: IncomingBlob, filename: str, purpose: str, seconds: int | None, owner: str
+    ) -> FileRecord:
         """Moves the bytes to their place, synced, in the calling thread. The file exists once `insert_file` commits.
 
         `seconds`: for which it lives; None is for ever.
@@ -74,12 +83,14 @@ class FileRecords:
             purpose=purpose,
             bytes=blob.size,
             sha256=blob.sha256,
+            owner=owner,
         )
 
     async def get(self, file_id: str) -> FileRecord | None:
         def select(connection: sqlite3.Connection) -> FileRecord | None:
             row = connection.execute(
-                f"SELECT * FROM files WHERE id = ? AND {UNEXPIRED}", (file_id, time.time())
+                f"SELECT * FROM files WHERE id = ? AND {UNEXPIRED} AND {IN_SIGHT}",
+                (file_id, time.time(), *self._viewer.values),
             ).fetchone()
             return None if row is None else _file(row)
 
@@ -92,8 +103,8 @@ class FileRecords:
                 "files",
                 request,
                 _file,
-                f"{UNEXPIRED} AND (? IS NULL OR purpose = ?)",
-                (time.time(), purpose, purpose),
+                f"{UNEXPIRED} AND (? IS NULL OR purpose = ?) AND {IN_SIGHT}",
+                (time.time(), purpose, purpose, *self._viewer.values),
             )
 
         return await self._database.read(select)
@@ -105,8 +116,9 @@ class FileRecords:
         """Whether there was one."""
 
         def delete(connection: sqlite3.Connection) -> bool:
-            values = (file_id, time.time())
-            return connection.execute(f"DELETE FROM files WHERE id = ? AND {UNEXPIRED}", values).rowcount > 0
+            values = (file_id, time.time(), *self._viewer.values)
+            sql = f"DELETE FROM files WHERE id = ? AND {UNEXPIRED} AND {IN_SIGHT}"
+            return connection.execute(sql, values).rowcount > 0
 
         existed = await self._database.write(delete)
         if existed:
@@ -124,7 +136,8 @@ class FileRecords:
 
 def insert_file(connection: sqlite3.Connection, record: FileRecord) -> None:
     connection.execute(
-        "INSERT INTO files (id, created_at, expires_at, filename, purpose, bytes, sha256) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO files (id, created_at, expires_at, filename, purpose, bytes, sha256, owner)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             record.id,
             record.created_at,
@@ -133,6 +146,7 @@ def insert_file(connection: sqlite3.Connection, record: FileRecord) -> None:
             record.purpose,
             record.bytes,
             record.sha256,
+            record.owner,
         ),
     )
 

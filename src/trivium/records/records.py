@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trivium.records.batches import BatchRecords
@@ -22,6 +22,7 @@ from trivium.records.database import Database
 from trivium.records.files import FileRecords
 from trivium.records.responses import ResponseRecords
 from trivium.records.variants import VariantRecords
+from trivium.records.viewer import Viewer
 from trivium.types.errors import StorageError
 
 
@@ -57,6 +58,16 @@ class Records:
             conversations=ConversationRecords(database),
             variants=VariantRecords(database),
             claims=claims,
+        )
+
+    def seen_by(self, viewer: Viewer) -> Records:
+        """The same, without what belongs to others; what is added belongs to the viewer."""
+        return replace(
+            self,
+            files=self.files.seen_by(viewer),
+            batches=self.batches.seen_by(viewer),
+            responses=self.responses.seen_by(viewer),
+            conversations=self.conversations.seen_by(viewer),
         )
 
     async def clean_up(self) -> None:

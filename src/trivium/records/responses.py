@@ -11,6 +11,7 @@ from msgspec import Struct
 from trivium.records.conversations import StoredItem, add_items
 from trivium.records.database import Database
 from trivium.records.paging import Page, PageRequest, read_page
+from trivium.records.viewer import EVERYBODY, IN_SIGHT, Viewer
 
 UNFINISHED = ("queued", "in_progress")
 UNEXPIRED = "expires_at > ?"
@@ -24,8 +25,12 @@ class StoredResponse(Struct, frozen=True):
 
 
 class ResponseRecords:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, viewer: Viewer = EVERYBODY) -> None:
         self._database = database
+        self._viewer = viewer
+
+    def seen_by(self, viewer: Viewer) -> ResponseRecords:
+        return ResponseRecords(self._database, viewer)
 
     async def add(
         self,
@@ -36,11 +41,12 @@ class ResponseRecords:
         items: Sequence[StoredItem],
     ) -> None:
         """With its input; `finish` brings the rest. It lives for `seconds`."""
+        owner = self._viewer.name
 
         def insert(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT INTO responses (id, expires_at, status, previous_id, object) VALUES (?, ?, ?, ?, ?)",
-                (response.id, int(time.time()) + seconds, response.status, previous_id, response.object),
+                "INSERT INTO responses (id, expires_at, status, previous_id, object, owner) VALUES (?, ?, ?, ?, ?, ?)",
+                (response.id, int(time.time()) + seconds, response.status, previous_id, response.object, owner),
             )
             _add_items(connection, response.id, items, is_input=True)
 
@@ -72,8 +78,8 @@ class ResponseRecords:
     async def get(self, response_id: str) -> StoredResponse | None:
         def select(connection: sqlite3.Connection) -> StoredResponse | None:
             row = connection.execute(
-                f"SELECT id, status, object, events FROM responses WHERE id = ? AND {UNEXPIRED}",
-                (response_id, time.time()),
+                f"SELECT id, status, object, events FROM responses WHERE id = ? AND {UNEXPIRED} AND {IN_SIGHT}",
+                (response_id, time.time(), *self._viewer.values),
             ).fetchone()
             return None if row is None else StoredResponse(*row)
 
@@ -83,8 +89,9 @@ class ResponseRecords:
         """Whether there was one."""
 
         def delete(connection: sqlite3.Connection) -> bool:
-            values = (response_id, time.time())
-            return connection.execute(f"DELETE FROM responses WHERE id = ? AND {UNEXPIRED}", values).rowcount > 0
+            values = (response_id, time.time(), *self._viewer.values)
+            sql = f"DELETE FROM responses WHERE id = ? AND {UNEXPIRED} AND {IN_SIGHT}"
+            return connection.execute(sql, values).rowcount > 0
 
         return await self._database.write(delete)
 
@@ -124,9 +131,12 @@ class ResponseRecords:
 
         def select(connection: sqlite3.Connection) -> StoredItem | None:
             row = connection.execute(
-                "SELECT id, item FROM response_items WHERE id = ? UNION ALL"
-                " SELECT id, item FROM conversation_items WHERE id = ? LIMIT 1",
-                (item_id, item_id),
+                "SELECT items.id, item FROM response_items AS items JOIN responses ON responses.id = response_id"
+                f" WHERE items.id = ? AND {IN_SIGHT} UNION ALL"
+                " SELECT items.id, item FROM conversation_items AS items"
+                " JOIN conversations ON conversations.id = conversation_id"
+                f" WHERE items.id = ? AND {IN_SIGHT} LIMIT 1",
+                (item_id, *self._viewer.values) * 2,
             ).fetchone()
             return None if row is None else _item(row)
 

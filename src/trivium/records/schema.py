@@ -109,7 +109,15 @@ CREATE TABLE variants (
 ) WITHOUT ROWID;
 """
 
-VERSIONS = (FILES_AND_BATCHES, RESPONSES_AND_CONVERSATIONS, VARIANTS)
+# The name of the API key that left them here; empty where none was needed.
+OWNERS = """
+ALTER TABLE files ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE conversations ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+"""
+
+VERSIONS = (FILES_AND_BATCHES, RESPONSES_AND_CONVERSATIONS, VARIANTS, OWNERS)
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:

@@ -32,7 +32,7 @@ class ServerState:
     default: ServedModel  # answers where no model is named
     limits: Limits
     metrics: Metrics
-    records: Records
+    all_records: Records
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
     prices: Prices | None = None
     meter: EnergyMeter = field(default_factory=EnergyMeter)
@@ -54,6 +54,16 @@ class ServerState:
         self.recent.on_event(event)
         for listener in self.listeners:
             listener(event)
+
+    @property
+    def records(self) -> Records:
+        """Those that the caller may see."""
+        return self.all_records.seen_by(asking().viewer)
+
+    def background_response(self, response_id: str) -> BackgroundResponse | None:
+        """One that is being made, and that the caller may see."""
+        found = self.background.get(response_id)
+        return found if found is not None and asking().may_see(found.owner) else None
 
     def check_loaded(self) -> None:
         """Raise where the model is not known yet."""

@@ -15,6 +15,7 @@ import pytest
 
 from trivium.records.batches import BatchRecord, BatchStatus
 from trivium.records.records import Records
+from trivium.serve.access.keyring import Keyring
 from trivium.serve.batch.run import BatchRun, BatchTools
 from trivium.serve.batch.runner import BatchRunner
 from trivium.serve.batch.slots import Slots
@@ -83,7 +84,7 @@ async def add_batch(records: Records, prompts: list[str], seconds: float = 3600)
 
 
 def tools_for(records: Records, app: App, at_once: int) -> BatchTools:
-    return BatchTools(records, InProcess(app), Limits(), Slots(at_once))
+    return BatchTools(records, InProcess(app), Limits(), Slots(at_once), Keyring())
 
 
 async def run(records: Records, app: App, prompts: list[str], at_once: int = 4, **options: Any) -> BatchRecord:

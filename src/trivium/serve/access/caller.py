@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from msgspec import Struct
 
+from trivium.records.viewer import Viewer
 from trivium.serve.access.allowance import Allowance
 
 
@@ -23,6 +24,13 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
+
+    @property
+    def viewer(self) -> Viewer:
+        return Viewer(self.name, self.is_admin)
+
+    def may_see(self, owner: str) -> bool:
+        return self.is_admin or owner == self.name
 
     def priority_of(self, asked: int | None) -> int:
         """A request may be made to wait longer than the key demands, but not less (lower runs first)."""

@@ -19,6 +19,8 @@ from trivium.records.batches import BatchRecord, BatchRequest, BatchStatus, Toke
 from trivium.records.blobs import IncomingBlob
 from trivium.records.files import FileRecord
 from trivium.records.records import Records
+from trivium.serve.access.caller import acting_as
+from trivium.serve.access.keyring import Keyring
 from trivium.serve.batch.input import LINE, BatchInputError, read_batch_input
 from trivium.serve.batch.output import answer_line, failure_line, tokens_of
 from trivium.serve.batch.slots import Slots
@@ -45,6 +47,7 @@ class BatchTools:
     server: InProcess
     limits: Limits
     slots: Slots
+    keyring: Keyring
 
 
 class BatchRun:
@@ -147,7 +150,8 @@ class BatchRun:
 
     async def _answer(self, batch: BatchRecord, request: BatchRequest, body: bytes) -> None:
         while True:
-            answer = await self._tools.server.post(batch.endpoint, body)
+            with acting_as(self._tools.keyring.on_behalf_of(batch.owner)):
+                answer = await self._tools.server.post(batch.endpoint, body)
             if answer.status not in (429, 503):
                 break
             if _code(answer) == "engine_dead":
@@ -184,7 +188,7 @@ class BatchRun:
 
     def _publish(self, batch: BatchRecord, incoming: IncomingBlob, kind: str) -> FileRecord:
         name = f"{self._id}_{kind}.jsonl"
-        return self._tools.records.files.publish(incoming, name, "batch_output", batch.output_seconds)
+        return self._tools.records.files.publish(incoming, name, "batch_output", batch.output_seconds, batch.owner)
 
 
 class _EngineDiedError(Exception):

@@ -70,7 +70,7 @@ async def _stream(maker: ResponseMaker) -> AsyncGenerator[bytes]:
 async def retrieve_response(state: ServerState, request: Request) -> Response | EventStreamResponse:
     response_id: str = request.path_params["response_id"]
     query = read_query(request, RetrieveQuery)
-    background = state.background.get(response_id)
+    background = state.background_response(response_id)
     if background is not None:
         if query.stream:
             return EventStreamResponse(background.frames(query.starting_after + 1), state.limits)
@@ -91,7 +91,7 @@ async def _again(frames: list[bytes]) -> AsyncGenerator[bytes]:
 
 async def cancel_response(state: ServerState, request: Request) -> Response:
     response_id: str = request.path_params["response_id"]
-    background = state.background.get(response_id)
+    background = state.background_response(response_id)
     if background is not None:
         return _json(await background.cancel())
     stored = await state.records.responses.get(response_id)
@@ -104,7 +104,7 @@ async def cancel_response(state: ServerState, request: Request) -> Response:
 
 async def delete_response(state: ServerState, request: Request) -> Response:
     response_id: str = request.path_params["response_id"]
-    background = state.background.get(response_id)
+    background = state.background_response(response_id)
     if background is not None:
         await background.cancel()
     if not await state.records.responses.delete(response_id):

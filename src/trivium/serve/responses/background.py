@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from trivium.records.claims import Claim
 from trivium.records.records import Records
 from trivium.records.responses import StoredResponse
+from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
 from trivium.serve.errors import ApiError
 from trivium.serve.responses.making import ResponseMaker, frame
@@ -64,6 +65,7 @@ class BackgroundResponse:
         # Each at its sequence number.
         self._frames = [frame(event) for event in (*maker.writer.created(), *maker.writer.queued())]
         self._has_ended = False
+        self.owner = asking().name
         self.task = asyncio.create_task(self._make())
 
     @property
