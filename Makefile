@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-browser test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
+.PHONY: serve chat test lint test-slow test-browser test-clients test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -36,6 +36,13 @@ test-browser:
 	@$(PYTHON) tools/setup.py test
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || apt-get install -y -q chromium
 	@$(BIN)/python -m pytest -m browser
+
+# litellm, LangChain and LlamaIndex against the server: they need another openai than the other tests, so have their own .venv-clients.
+test-clients:
+	@$(PYTHON) tools/setup.py test
+	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install -q --disable-pip-version-check -r tests/clients/requirements.txt
+	@.venv-clients/bin/python -m pytest tests/clients
 
 # On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there.
 test-gpu:

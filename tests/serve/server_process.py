@@ -34,6 +34,7 @@ class ServerProcess:
         environment: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
         verify: ssl.SSLContext | bool = True,
+        python: str = sys.executable,
     ) -> None:
         """What it keeps for its clients goes with it, unless `state_dir` is given. `headers` go with `get` and `post`."""
         self.headers = headers or {}
@@ -44,7 +45,7 @@ class ServerProcess:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [
-                sys.executable,
+                python,
                 *program,
                 "serve",
                 model,

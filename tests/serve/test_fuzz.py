@@ -22,9 +22,8 @@ CONTEXT = 256  # tokens: the longest that a request without a limit of its own c
 @pytest.fixture(scope="module")
 def fuzzed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     options = ["--served-model-name", MODEL, "--max-model-len", str(CONTEXT), "--reasoning-parser", "think"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRIVIUM_HOME", str(tmp_path_factory.mktemp("home")))  # models may be deleted
-        process = ServerProcess(str(tiny_model), *options)
+    home = {"TRIVIUM_HOME": str(tmp_path_factory.mktemp("home"))}  # models may be deleted
+    process = ServerProcess(str(tiny_model), *options, environment=home)
     yield process
     assert process.stop() == 0
 

@@ -33,7 +33,7 @@ class NeverFitsError(InvalidRequestError):
 
     def __init__(self, num_prompt_tokens: int, num_new_tokens: int, limit: int, param: str = "prompt") -> None:
         super().__init__(
-            f"maximum context length is {limit} tokens, but the request needs {num_prompt_tokens + num_new_tokens}"
+            f"this model's maximum context length is {limit} tokens, but the request needs {num_prompt_tokens + num_new_tokens}"
             f" ({num_prompt_tokens} in the prompt, {num_new_tokens} to generate)",
             param=param,
             code="context_length_exceeded",

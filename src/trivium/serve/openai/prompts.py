@@ -14,7 +14,7 @@ def check_length(model: ServedModel, num_chars: int, param: str) -> None:
     context = model.card.max_model_len
     if num_chars > context * model.limits.chars_per_token:
         raise invalid(
-            f"maximum context length is {context} tokens, but the text has {num_chars} characters",
+            f"this model's maximum context length is {context} tokens, but the text has {num_chars} characters",
             param,
             "context_length_exceeded",
         )
