@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from families import FAMILIES, TinyFamily
+from torch import Tensor
 
 from trivium.config.options import EngineOptions
 from trivium.engine.core import EngineCore
+from trivium.execute.batch import Batch
 from trivium.types.delta import FinishReason
 from trivium.types.request import Request, Sampling, Stopping
 from trivium.types.step import TokenLogprobs
@@ -133,3 +135,49 @@ def test_others_hear_nothing_of_cancels_and_failures_in_flight(directory: Path) 
         else:
             assert answer == expected[name, index]
     assert FinishReason.CANCELLED in {answer.reason for answer in answers.values()}
+
+
+POISON = (511, 510, 511)  # a prompt with these tokens makes every step fail that computes them
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_who_makes_steps_fail_ends_alone_and_the_others_hear_what_they_would_have_heard(
+    directory: Path, overlap: bool
+) -> None:
+    """As kernels do that raise: with some of the step done."""
+    calm = requests()
+    undisturbed = run(engine(directory, overlap=overlap), calm)
+    core = engine(directory, overlap=overlap)
+    forward = core._runner.graph.forward
+
+    def fails_at_poison(batch: Batch) -> Tensor:
+        hidden = forward(batch)
+        if ", 511, 510, 511" in str(batch.tokens.tolist()):
+            raise RuntimeError("a kernel failed")
+        return hidden
+
+    core._runner.graph.forward = fails_at_poison  # type: ignore[method-assign]
+    bad = [
+        Request(
+            f"bad {i}", (5, 6, *POISON, *range(7, 7 + 30 * i)), SAMPLINGS["drawn"], Stopping(8), arrival=i + 0.5, n=2
+        )
+        for i in range(2)
+    ]
+    answers = run(core, sorted([*calm, *bad], key=lambda request: request.arrival))
+    assert {name: answers[name] for name in undisturbed} == undisturbed
+    for name in answers.keys() - undisturbed.keys():
+        assert answers[name].reason is FinishReason.ERROR and answers[name].tokens == []
+        assert answers[name].error == "the engine failed while it computed this request (RuntimeError)"
+    assert core.stats().failed_steps >= 5, "once for all together, and once for each of the four"
+
+
+def test_a_device_that_always_fails_is_given_up(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivium.engine.step_failures.MAX_SECONDS", 0.0)
+    core = engine(directory, overlap=False)
+
+    def fails(batch: Batch) -> Tensor:
+        raise RuntimeError("the device is gone")
+
+    core._runner.graph.forward = fails  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        run(core, requests())

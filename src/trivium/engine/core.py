@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.engine.antechamber import Antechamber
+from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
@@ -40,6 +42,8 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.facts import ModelFacts
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Request
+
+log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -75,6 +79,7 @@ class EngineCore:
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
         self._runner, self._rows = _build_runner(self.config, model, self.grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
+        self._failures = StepFailures()
         limits = SchedulerLimits(
             max_rows=options.max_num_seqs,
             max_batch_tokens=self.config.max_batched_tokens,
@@ -152,14 +157,28 @@ class EngineCore:
         self._admit_prepared()
         cancelled, self._cancelled_early = self._cancelled_early, []
         step = self._scheduler.plan(time.monotonic())
-        if step is not None:
-            self._running.append(self._runner.launch(step))
-            if len(self._running) <= self.config.steps_ahead:
-                return cancelled
-        if not self._running:
+        if step is None and not self._running:
             return cancelled + self._scheduler.take_deltas()
-        result = self._runner.result(self._running.popleft())
+        try:
+            if step is not None:
+                self._running.append(self._runner.launch(step))
+                if len(self._running) <= self.config.steps_ahead:
+                    return cancelled
+            result = self._runner.result(self._running.popleft())
+        except Exception as error:
+            return cancelled + self._give_up(error)
+        self._failures.succeeded()
         return cancelled + self._scheduler.commit(result, time.monotonic())
+
+    def _give_up(self, error: Exception) -> list[Delta]:
+        """The steps that run are given up; raises the error again where nothing can be expected of later ones."""
+        now = time.monotonic()
+        if not self._failures.may_go_on(error, now):
+            raise error
+        log.error("a step failed and is given up; who had a part in it is run again, alone", exc_info=error)
+        self._running.clear()
+        self._runner.forget_rows()
+        return self._scheduler.abandon(what_happened(error), now)
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

@@ -128,6 +128,20 @@ class Runner:
             replayed=running.replayed,
         )
 
+    def forget_rows(self) -> None:
+        """As though no row had ever started: after a step that failed on its way."""
+        for row in list(self._rows.held):
+            self._end_row(row)
+        self._rows.num_unknown = 0
+
+    def _end_row(self, row: int) -> None:
+        self._rows.end(row)
+        self._sampler.end(row)
+        self._prompt_scores.pop(row, None)
+        self._pooling.discard(row)
+        self._grammars.close_row(row)
+        self._kept.pop(row, None)
+
     def _compute(self, step: Step, running: RunningStep) -> None:
         if not self._pooling and (logits := self.graph.decode(step)) is not None:
             self._draw(logits, [work.row for work in step.work], running)
@@ -179,12 +193,7 @@ class Runner:
 
     def _apply_changes(self, step: Step) -> None:
         for row in step.ends:
-            self._rows.end(row)
-            self._sampler.end(row)
-            self._prompt_scores.pop(row, None)
-            self._pooling.discard(row)
-            self._grammars.close_row(row)
-            self._kept.pop(row, None)
+            self._end_row(row)
         for start in step.starts:
             self._rows.start(start)
             self._sampler.start(start)

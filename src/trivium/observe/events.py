@@ -64,6 +64,7 @@ class EngineSample(Struct, frozen=True):
     planned_ahead: int  # positions, before their token was known
     discarded: int  # positions computed for sequences that had ended meanwhile
     held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason
+    failed_steps: int  # given up as a whole
     grammar: GrammarStats
     replayed_steps: int  # computed by a graph
     eager_steps: dict[str, int]  # computed op by op, by the reason

@@ -155,6 +155,11 @@ class EngineCollector(Collector):
             ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
             ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
             ("planned_ahead", "Positions planned before their token was known", sample.planned_ahead),
+            (
+                "failed_steps",
+                "Steps that failed as a whole; who had no fault in it was computed again",
+                sample.failed_steps,
+            ),
             ("discarded", "Positions computed for sequences that had ended meanwhile", sample.discarded),
             ("replayed_steps", "Steps computed by a recorded graph", sample.replayed_steps),
             ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),

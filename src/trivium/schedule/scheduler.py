@@ -15,6 +15,10 @@ is still being drawn is then given the position of that token on the promise tha
 If the sequence turns out to have ended, what was computed for it is dropped. Steps run and are committed in the order of
 their planning. Rows and blocks come back when no step in flight has the row; nobody is preempted while a step is in
 flight: `plan` then gives nothing until all are committed.
+
+A step that fails as a whole is given up with all that are in flight (`abandon`): nothing of them counts, and who had a part
+in them is suspected. Suspects run one at a time, each alone, until they draw a token; the one whose step then fails again
+was the cause and ends with an error. The others have lost nothing but time.
 """
 
 from __future__ import annotations
@@ -72,6 +76,7 @@ class Scheduler:
         self._late: dict[int, Sequence] = {}  # by row: whose token the step that computed it did not bring
         self._must_settle = False  # somebody is to be preempted: nothing more is planned while a step is in flight
         self._preempt_when_settled: set[str] = set()
+        self._suspects: list[Sequence] = []  # in order of rank; the first is the only one that runs
         self._misled: set[Sequence] = (
             set()
         )  # they read what a failed row wrote: what steps in flight bring them is void
@@ -89,6 +94,7 @@ class Scheduler:
         self._num_ended = dict.fromkeys(FinishReason, 0)
         self._num_planned_ahead = 0
         self._num_discarded = 0
+        self._num_failed_steps = 0
         self._num_held_back: Counter[str] = Counter()
 
     # Requests come and go
@@ -197,19 +203,38 @@ class Scheduler:
         self._must_settle = False
         self._now = now
         draft = StepDraft(self.limits.max_batch_tokens)
+        if self._suspects:
+            if not self._in_flight:
+                self._plan_alone(self._suspects[0], draft)
+            return self._finish(draft)
         if self._has(is_background=False):
             self._plan_class(draft, now, is_background=False)
             draft.budget = min(draft.budget, self.limits.max_background_tokens)
         if self._has(is_background=True):
             self._plan_class(draft, now, is_background=True)
+        return self._finish(draft)
+
+    def _finish(self, draft: StepDraft) -> Step | None:
         if not draft.work and (self._in_flight or not (self._ended_rows or self._late)):
             return None
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
         self._ended_rows.clear()
         self._next_step_id += 1
         self._in_flight[step.id] = draft.work
-        self._planned[step.id] = now
+        self._planned[step.id] = self._now
         return step
+
+    def _plan_alone(self, sequence: Sequence, draft: StepDraft) -> None:
+        """Nobody else runs; for want of room the others give theirs up."""
+        if sequence.state is State.WAITING:
+            while not self._fits(sequence, draft):
+                self._preempt(self._running[-1], sequence.request.id, draft)
+            del self._waiting[bisect_left(self._waiting, sequence.queue_key, key=_queue_key)]
+            self._start(sequence, draft, self._now)
+        elif not sequence.num_awaited:  # else its token is late
+            while sequence.tables.furthest(sequence.num_planned, sequence.num_planned + 1) == sequence.num_planned:
+                self._preempt(next(s for s in reversed(self._running) if s is not sequence), sequence.request.id, draft)
+            self._plan_with_preemption(sequence, self._chunk(sequence, draft), draft)
 
     def _has(self, *, is_background: bool) -> bool:
         """Whether there are sequences of this class. Background is behind the others in both lists."""
@@ -430,6 +455,30 @@ class Scheduler:
         self._cache.pool.assert_conserved()
         return deltas
 
+    def abandon(self, why: str, now: float) -> list[Delta]:
+        """The steps in flight failed as a whole, and the device has forgotten all rows. Returns the news of the sequence that
+        caused it, where that is known: it had the step for itself."""
+        self._now = now
+        self._num_failed_steps += 1
+        involved = {row for work in self._in_flight.values() for row in work}
+        suspects = [s for s in map(self._rows.__getitem__, involved) if s is not None and s.state is State.RUNNING]
+        self._in_flight.clear()
+        self._planned.clear()
+        self._misled.clear()
+        for sequence in [s for s in self._rows if s is not None]:
+            sequence.tables.withdraw(sequence.num_computed)
+            if sequence.state is State.RUNNING:
+                self._preempt(sequence, by="")
+            else:
+                self._give_back(sequence)
+        self._ended_rows.clear()
+        self._settle()
+        if len(suspects) != 1:
+            known = {id(sequence) for sequence in self._suspects}
+            self._suspects = sorted(self._suspects + [s for s in suspects if id(s) not in known], key=_rank)
+            return []
+        return [self._fail(suspects[0], RowFailure(NO_ROW, why))]
+
     def _take_late(
         self, work: dict[int, RowWork], sampled: dict[int, SampledRow], failures: dict[int, RowFailure], now: float
     ) -> list[Delta]:
@@ -526,6 +575,8 @@ class Scheduler:
                 reason = FinishReason.LENGTH
                 break
         self._num_generated_tokens += count
+        if self._suspects:
+            self._acquit(sequence)
         account = None
         if reason is not None:
             account = self._end(sequence, reason)
@@ -588,7 +639,12 @@ class Scheduler:
         if not family.sequences:
             del self._families[sequence.request.id]
         self._num_ended[reason] += 1
+        self._acquit(sequence)
         return sequence.account.close(self._now)
+
+    def _acquit(self, sequence: Sequence) -> None:
+        if sequence in self._suspects:
+            self._suspects.remove(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self._running[bisect_left(self._running, sequence.rank, key=_rank)]
@@ -629,6 +685,8 @@ class Scheduler:
             planned_ahead=self._num_planned_ahead,
             discarded=self._num_discarded,
             held_back=dict(self._num_held_back),
+            failed_steps=self._num_failed_steps,
+            suspects=len(self._suspects),
         )
 
     def snapshot(self) -> Snapshot:

@@ -53,6 +53,7 @@ def _sample(stats: Stats, restarts: int) -> EngineSample:
         planned_ahead=scheduler.planned_ahead,
         discarded=scheduler.discarded,
         held_back=scheduler.held_back,
+        failed_steps=scheduler.failed_steps,
         grammar=stats.grammar,
         replayed_steps=stats.execution.replayed_steps,
         eager_steps=stats.execution.eager_steps,

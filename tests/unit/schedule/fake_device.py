@@ -179,6 +179,20 @@ class FakeDevice:
                     )
         return is_misled
 
+    def break_down(self, step: Step) -> None:
+        """The step fails as a whole, when it has written; the rows are forgotten, and their blocks hold what they hold."""
+        for row in step.ends:
+            del self.rows[row]
+        for start in step.starts:
+            self._start(start)
+        self._copy(step)
+        for work in step.work:
+            self._update_tables(work)
+        for work in step.work:
+            self._spoil(work)
+        self.rows.clear()
+        self.late.clear()
+
     def _spoil(self, work: RowWork) -> set[int]:
         """The blocks that the row wrote; they hold nothing sound any more."""
         row, size = self.rows[work.row], self._spec.block_size

@@ -15,7 +15,10 @@ WINDOWS = [(None,), (None, None), (5,), (None, 6), (4, None, 4), (3, 9), (1, Non
 
 
 class RandomWorld(World):
-    def __init__(self, seed: int, steps_ahead: int, cancel_rate: float = 0.06) -> None:
+    def __init__(
+        self, seed: int, steps_ahead: int, cancel_rate: float = 0.06, break_rate: float = 0.0, poison_rate: float = 0.0
+    ) -> None:
+        """`break_rate`: of steps that fail as a whole by chance; `poison_rate`: of requests whose every step does."""
         self.random = rng = random.Random(seed)
         windows = rng.choice(WINDOWS)
         super().__init__(
@@ -33,6 +36,9 @@ class RandomWorld(World):
         )
         self._seed = seed
         self._cancel_rate = cancel_rate
+        self._break_rate = break_rate
+        self._poison_rate = poison_rate
+        self.poisoned: set[str] = set()
         self._most_tokens = rng.choice([1, 1, 3])  # drawn for a row in one step
         self._prefixes = [tuple(rng.randrange(8) for _ in range(rng.randint(1, 20))) for _ in range(3)]
         self._ids: list[str] = []
@@ -47,6 +53,7 @@ class RandomWorld(World):
             fails=lambda work: rng.random() < 0.01,
             is_late=self._is_late,
             meanwhile=self._interfere,
+            breaks=lambda request_ids: rng.random() < self._break_rate or self._is_poisoned(request_ids),
         )
 
     def _num_tokens(self, work: RowWork) -> int:
@@ -85,6 +92,11 @@ class RandomWorld(World):
         except NeverFitsError:
             return
         self._ids.append(asked.id)
+        if self._poison_rate and rng.random() < self._poison_rate:
+            self.poisoned.add(asked.id)
+
+    def _is_poisoned(self, request_ids: set[str]) -> bool:
+        return not self.poisoned.isdisjoint(request_ids)
 
     def _interfere(self) -> None:
         rng = self.random

@@ -132,10 +132,11 @@ class World:
         fails: Callable[[RowWork], bool] = lambda work: False,
         is_late: Callable[[int], bool] = lambda row: False,
         meanwhile: Callable[[], None] = lambda: None,
+        breaks: Callable[[set[str]], bool] = lambda request_ids: False,
     ) -> Step | None:
         """Plans and runs one step, and commits the oldest in flight when enough are, or when there is none to plan.
 
-        `meanwhile` happens before the commit.
+        `meanwhile` happens before the commit. `breaks`: whether a step with rows of these requests fails as a whole.
         """
         self.now += 0.75
         step = self.scheduler.plan(self.now)
@@ -143,6 +144,12 @@ class World:
         if step is not None:
             self._check_limits(step)
             self._check_progress(step)
+            if breaks(self._requests_in(step)):
+                self.device.break_down(step)
+                self.in_flight.clear()
+                self.hear(self.scheduler.abandon("the fake broke", self.now))
+                self.scheduler.assert_balanced()
+                return step
             is_ahead_of_failures = any(result.failures for result in self.in_flight)
             self.in_flight.append(self.device.run(step, num_tokens, fails, is_ahead_of_failures, is_late))
             self.num_steps += 1
@@ -158,12 +165,19 @@ class World:
             self.scheduler.assert_balanced()
         return step
 
-    def drain(self, max_steps: int = 100_000) -> list[Step]:
+    def _requests_in(self, step: Step) -> set[str]:
+        owners = {row: held.start.request_id for row, held in self.device.rows.items()}
+        owners |= {start.row: start.request_id for start in step.starts}
+        return {owners[work.row] for work in step.work}
+
+    def drain(
+        self, max_steps: int = 100_000, breaks: Callable[[set[str]], bool] = lambda request_ids: False
+    ) -> list[Step]:
         """Runs until nothing is left."""
         steps = []
         while self.scheduler.has_work:
             assert len(steps) < max_steps, "a request never ends"
-            step = self.step()
+            step = self.step(breaks=breaks)
             if step is not None:
                 steps.append(step)
         return steps
@@ -229,6 +243,8 @@ class World:
         while tokens are late.
         """
         if self.limits.max_batch_tokens < self.limits.max_rows or self.in_flight or self.device.late:
+            return
+        if self.scheduler.stats().suspects:
             return
         owners = {row: held.start.request_id for row, held in self.device.rows.items()}
         owners.update({start.row: start.request_id for start in step.starts})
