@@ -97,7 +97,7 @@ def test_a_chat_streams_over_several_turns_and_tells_its_figures(parrot: ServerP
     expect(answers(page).locator(".figures")).to_contain_text("961 tokens")
     ask(page, spoken("And again."))
     expect(answers(page).nth(1).locator(".prose")).to_have_text("And again.")
-    expect(answers(page).nth(1).locator(".figures")).to_contain_text("prompt tokens cached")
+    expect(answers(page).nth(1).locator(".figures")).to_contain_text("cached")
     page.reload()
     expect(answers(page).nth(1).locator(".prose")).to_have_text("And again.")
 
@@ -152,6 +152,15 @@ def test_stop_cancels_and_the_engine_gives_everything_back(parrot: ServerProcess
     page.keyboard.press("Escape")
     expect(answers(page)).to_contain_text("You stopped this answer.")
     parrot.wait_until_idle()
+
+
+def test_an_answer_says_where_its_time_went(parrot: ServerProcess, open_page: Open) -> None:
+    page = open_page(parrot, expected="404 (Not Found)")  # the account may be closed a moment after the answer
+    ask(page, spoken("Quick."))
+    page.get_by_role("button", name="Timing").click()
+    expect(answers(page).locator(".account")).to_contain_text("from the first byte to the last")
+    expect(answers(page).locator(".account dd", has_text="decoding")).to_be_visible()
+    expect(answers(page).locator(".account-bar [data-cause=decode]")).to_be_visible()
 
 
 def test_a_refusal_is_told_and_can_be_tried_again(parrot: ServerProcess, open_page: Open) -> None:

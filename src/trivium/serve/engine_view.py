@@ -16,13 +16,14 @@ from trivium.engine.messages import Stats
 from trivium.observe.recent import Percentiles
 from trivium.schedule.snapshot import SequenceView, Snapshot
 from trivium.serve.state import ServerState
-from trivium.types.card import ModelCard
+from trivium.types.card import ModelCard, Task
 from trivium.types.errors import EngineDeadError
 
 
 class ModelView(Struct, frozen=True):
     name: str
     family: str
+    task: Task
     dtype: str
     max_model_len: int
     kv_cache_dtype: str
@@ -109,6 +110,7 @@ def _model(card: ModelCard) -> ModelView:
     return ModelView(
         name=card.name,
         family=card.family,
+        task=card.task,
         dtype=card.dtype,
         max_model_len=card.max_model_len,
         kv_cache_dtype=card.kv_cache_dtype,

@@ -5,6 +5,7 @@ import { events } from "./event_stream.js";
 
 export const emptyAnswer = () => ({
   role: "assistant", content: "", reasoning: "", calls: [], finish: null, figures: null, failure: null,
+  request: null, // the server's name for it
 });
 
 /** Fills `answer` and calls `onNews` after each piece. Never throws: what went wrong is told in the answer. */
@@ -13,6 +14,7 @@ export async function receive(answer, body, signal, onNews) {
   try {
     const request = { ...body, stream: true, stream_options: { include_usage: true } };
     const response = await call("/v1/chat/completions", { body: request, signal });
+    answer.request = response.headers.get("x-request-id");
     for await (const chunk of events(response)) {
       take(answer, chunk, clock);
       onNews();

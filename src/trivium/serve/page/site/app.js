@@ -54,9 +54,10 @@ let modelShown = null; // as /v1/engine names it
 /** The models are asked for once there is one, and again when another is served. */
 async function showModel({ view }) {
   if (!view?.model || view.model.name === modelShown) return;
-  const { name, family, max_model_len: context, dtype } = view.model;
+  const { name, family, task, max_model_len: context, dtype } = view.model;
   modelShown = name;
-  chat.served = `${name} · ${family} · ${dtype} · ${count(context)} tokens of context`;
+  const what = task === "generate" ? dtype : "it makes vectors and scores, and does not chat";
+  chat.served = `${name} · ${family} · ${what} · ${count(context)} tokens of context`;
   try {
     await loadModels();
   } catch {

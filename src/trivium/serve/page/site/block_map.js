@@ -3,16 +3,17 @@
 import { draw, make } from "./dom.js";
 import { count, percent } from "./figures.js";
 
-const SIZE = 9;
+const HEIGHT = 156;
 const GAP = 3;
-const ROWS = 9;
+const SMALLEST = 12; // from one square to the next; of a larger cache, a square stands for several blocks
+const LARGEST = 39;
 
 export class BlockMap {
   #kv = null;
   #blockSize = 0;
 
   constructor() {
-    this.svg = draw("svg", { class: "block-map", height: ROWS * (SIZE + GAP) - GAP, role: "img" });
+    this.svg = draw("svg", { class: "block-map", height: HEIGHT - GAP, role: "img" });
     this.paths = ["held", "cached", "free"].map((state) => draw("path", { class: `block-${state}` }));
     this.svg.append(...this.paths);
     this.values = ["In use", "Kept for reuse", "Free"].map(() => make("b"));
@@ -30,15 +31,18 @@ export class BlockMap {
   }
 
   #draw() {
-    const columns = Math.floor((this.svg.clientWidth + GAP) / (SIZE + GAP));
-    if (this.#kv === null || columns < 1) return;
+    const width = this.svg.clientWidth + GAP;
+    if (this.#kv === null || width <= GAP) return;
     const { held, cached, free } = this.#kv;
     const total = held + cached + free;
-    const cells = Math.min(total, columns * ROWS);
+    const pitch = pitchFor(total, width);
+    const rows = Math.floor(HEIGHT / pitch);
+    const cells = Math.min(total, Math.floor(width / pitch) * rows);
     // Whatever is there at all gets a square, however small its share.
     const share = (blocks) => (blocks === 0 ? 0 : Math.max(1, Math.round((blocks / total) * cells)));
     const ends = [share(held), share(held) + share(cached), cells];
-    const square = (i) => `M${Math.floor(i / ROWS) * (SIZE + GAP)} ${(i % ROWS) * (SIZE + GAP)}h${SIZE}v${SIZE}h-${SIZE}z`;
+    const size = pitch - GAP;
+    const square = (i) => `M${Math.floor(i / rows) * pitch} ${(i % rows) * pitch}h${size}v${size}h-${size}z`;
     let at = 0;
     this.paths.forEach((path, i) => {
       let d = "";
@@ -49,4 +53,11 @@ export class BlockMap {
     this.note.textContent = `${count(held + cached)} of ${count(total)} blocks hold keys and values, ${this.#blockSize} tokens each.`;
     this.svg.setAttribute("aria-label", `KV cache: ${held} blocks in use, ${cached} kept for reuse, ${free} free`);
   }
+}
+
+/** The largest at which there is a square for each block, within bounds. */
+function pitchFor(total, width) {
+  let pitch = LARGEST;
+  while (pitch > SMALLEST && Math.floor(width / pitch) * Math.floor(HEIGHT / pitch) < total) pitch -= 1;
+  return pitch;
 }

@@ -1,7 +1,7 @@
 // The messages so far, and how they are said to the API.
 //
 // {role: "user", content}
-// {role: "assistant", content, reasoning, calls: [{id, name, arguments}], finish, figures, failure}
+// {role: "assistant", content, reasoning, calls: [{id, name, arguments}], finish, figures, failure, request}
 // {role: "tool", call, content}
 
 import { keep, recall } from "./kept.js";

@@ -15,6 +15,10 @@ export function duration(value) {
   return `${Number(scaled.toPrecision(3))} ${unit}`;
 }
 
-export const percent = (part, whole) => (whole === 0 ? "–" : `${((100 * part) / whole).toFixed(part / whole < 0.1 ? 1 : 0)} %`);
+export function percent(part, whole) {
+  if (whole === 0) return "–";
+  const digits = part > 0 && part / whole < 0.1 ? 1 : 0;
+  return `${((100 * part) / whole).toFixed(digits)} %`;
+}
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -1,5 +1,6 @@
 // How single messages look. An answer's element follows its message with `update`.
 
+import { accountOf } from "./account.js";
 import { copyButton } from "./copy.js";
 import { freshId, make } from "./dom.js";
 import { icon } from "./icons.js";
@@ -75,14 +76,16 @@ export class AnswerTurn {
   }
 
   #showEnd() {
-    const { failure, finish, figures } = this.message;
+    const { failure, finish, figures, request } = this.message;
     const parts = [];
     if (failure) parts.push(make("div.failure", { role: "alert" }, icon("alert"), make("span", {}, failure)));
     if (finish === "stopped") parts.push(make("p.cut", {}, "You stopped this answer."));
     if (finish === "length") parts.push(make("p.cut", {}, "The answer was cut at its greatest length."));
     const retry = make("button", { type: "button", onclick: this.onRetry }, icon("retry", 15), "Try again");
     const copied = () => this.message.content || JSON.stringify(this.message.calls, null, 2);
-    parts.push(make("div.turn-actions", {}, failure ? null : copyButton(copied), retry, figures ? figuresOf(figures) : null));
+    const account = request ? accountOf(request) : null;
+    parts.push(make("div.turn-actions", {}, failure ? null : copyButton(copied), retry, account && account.button, figures && figuresOf(figures)));
+    if (account) parts.push(account.place);
     this.end.replaceChildren(...parts);
   }
 }
@@ -97,6 +100,6 @@ function figuresOf({ tokens, firstToken, rate, cached, prompt }) {
   const parts = [`${tokens} tokens`];
   if (rate !== null) parts.push(`${rate.toFixed(rate < 10 ? 1 : 0)}/s`);
   parts.push(`first after ${firstToken < 1000 ? `${Math.round(firstToken)} ms` : `${(firstToken / 1000).toFixed(1)} s`}`);
-  if (prompt !== null && cached > 0) parts.push(`${cached} of ${prompt} prompt tokens cached`);
+  if (prompt !== null && cached > 0) parts.push(`${cached} of ${prompt} cached`);
   return make("span.figures", {}, parts.join(" · "));
 }
