@@ -48,9 +48,12 @@ class Origin(Struct, frozen=True):
         default = 443 if parts.scheme == "https" else 80
         return cls(parts.scheme, parts.hostname, port or default, parts.path.rstrip("/") or "/v1")
 
+    @property
+    def authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.api_path}"
+        return f"{self.scheme}://{self.authority}{self.api_path}"
 
 
 class Answer:
@@ -90,7 +93,7 @@ class HttpClient:
         self.origin = origin
         self._tls = ssl.create_default_context() if origin.scheme == "https" else None
         self._idle: list[_Connection] = []
-        lines = [f"Host: {origin.host}:{origin.port}", "User-Agent: trivium-bench", "Accept: */*"]
+        lines = [f"Host: {origin.authority}", "User-Agent: trivium-bench", "Accept: */*"]
         if api_key:
             lines.append(f"Authorization: Bearer {api_key}")
         self._header_lines = "\r\n".join(lines)

@@ -46,6 +46,7 @@ class Scale(Struct, frozen=True):
     low: float
     high: float
     logarithmic: bool = False
+    whole: bool = False  # of things that are counted: no ticks between them
 
     @classmethod
     def over(cls, values: Sequence[float], *, zero: bool = False, may_log: bool = False) -> Scale:
@@ -69,6 +70,8 @@ class Scale(Struct, frozen=True):
             candidates = (step * 10.0**decade for decade in decades for step in steps)
         else:
             step = round_step((self.high - self.low) / TICKS)
+            if self.whole:
+                step = max(1.0, step)
             first = math.ceil(self.low / step - 1e-9)
             candidates = (step * number for number in range(first, math.floor(self.high / step + 1e-9) + 1))
         return [tick for tick in candidates if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9)]
@@ -88,13 +91,14 @@ def line_plot(
     may_log_x: bool = False,
     y_high: float | None = None,
     y_line: float | None = None,
+    whole_y: bool = False,
     height: int = HEIGHT,
 ) -> str:
     """`y_line`: a level to draw across, such as a limit."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     x_scale = Scale.over(xs, zero=not may_log_x, may_log=may_log_x)
-    y_scale = Scale.over([0.0, y_high if y_high is not None else max(ys, default=1.0) * 1.05])
+    y_scale = Scale(0.0, (y_high if y_high is not None else max(ys, default=0.0) * 1.05) or 1.0, whole=whole_y)
     place_x, place_y = _places(x_scale, y_scale, height)
     parts = [*_axes(x_scale, y_scale, place_x, place_y, x_label, y_label, height)]
     if y_line is not None:

@@ -22,6 +22,8 @@ patient worker news test movie north love support technology step baby computer 
 """
 WORDS = COMMON_WORDS.split()
 
+LEAST_PER_WORD = 0.5  # tokens; a server that counts fewer does not count what it is sent
+
 
 class PromptCost(Struct, frozen=True):
     """Tokens of a prompt = fixed + per_word × words, as two probes showed; the chat template is in `fixed`."""
@@ -32,7 +34,7 @@ class PromptCost(Struct, frozen=True):
     @classmethod
     def fit(cls, short: tuple[int, int], long: tuple[int, int]) -> PromptCost:
         """From two (words, tokens)."""
-        per_word = max((long[1] - short[1]) / (long[0] - short[0]), 0.01)
+        per_word = max((long[1] - short[1]) / (long[0] - short[0]), LEAST_PER_WORD)
         return cls(per_word, max(short[1] - per_word * short[0], 0.0))
 
     def words_for(self, tokens: int) -> int:
@@ -64,6 +66,8 @@ def block_prompt(seed: str, blocks: tuple[int, ...], block_tokens: int, tokens: 
     wanted = cost.words_for(tokens)
     words: list[str] = []
     for block in blocks:
+        if len(words) >= wanted:
+            break
         words += random_words(f"{seed}/block/{block}", cost.words_per_block(block_tokens))
     if len(words) < wanted:
         words += random_words(f"{seed}/rest/{blocks}", wanted - len(words))

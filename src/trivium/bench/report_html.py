@@ -22,6 +22,8 @@ from trivium.bench.table import (
     verdict_sentence,
 )
 
+SHORT_VALUE = 12  # characters; longer ones are sentences, and set smaller
+
 
 def report_page(record: Record, samples: Sequence[RequestSample], results: Results) -> str:
     style = resources.files("trivium.bench").joinpath("report.css").read_text()
@@ -60,7 +62,8 @@ def _body(record: Record, samples: Sequence[RequestSample], results: Results) ->
 
 
 def _header(record: Record) -> Iterator[str]:
-    served = " and ".join(f"{target.model} at {target.base_url}" for target in record.targets)
+    names = ("A: ", "B: ") if len(record.targets) > 1 else ("",)
+    served = ", ".join(f"{name}{one.model} at {one.base_url}" for name, one in zip(names, record.targets, strict=True))
     yield f"<header><h1>{escape(record.title)}</h1>"
     yield f"<p>{escape(record.mode)} · {escape(served)} · {escape(record.started_at)}</p></header>"
 
@@ -114,9 +117,10 @@ def _prefix_cards(alone: RunFigures, shared: RunFigures) -> Iterator[str]:
 
 
 def _card(what: str, value: str, unit: str, beside: str) -> str:
+    kind = "value" if len(value) <= SHORT_VALUE else "value words"
     return (
         f'<div class="card"><div class="what">{escape(what)}</div>'
-        f'<div class="value">{escape(value)} <small>{escape(unit)}</small></div>'
+        f'<div class="{kind}">{escape(value)} <small>{escape(unit)}</small></div>'
         f'<div class="beside">{escape(beside)}</div></div>'
     )
 

@@ -157,7 +157,7 @@ def _in_flight(samples: Sequence[RequestSample], label: str) -> Plot:
         points.append((at / NS_PER_S, float(now)))
         now += change
         points.append((at / NS_PER_S, float(now)))
-    svg = line_plot([Series("in flight", points, 2)], "seconds", "requests")
+    svg = line_plot([Series("in flight", points, 2)], "seconds", "requests", whole_y=True)
     return Plot("Requests in flight", label, svg)
 
 

@@ -18,8 +18,9 @@ RATIO_NAMES = {"e2e": "E2E, ms", "ttft": "TTFT, ms", "tpot": "TPOT, ms", "throug
 
 def result_lines(record: Record, results: Results) -> Iterator[str]:
     yield record.title
-    for target in record.targets:
-        yield f"  {target.model} at {target.base_url}"
+    names = ("A: ", "B: ") if len(record.targets) > 1 else ("",)
+    for name, target in zip(names, record.targets, strict=True):
+        yield f"  {name}{target.model} at {target.base_url}"
     yield ""
     yield from aligned(summary_rows(record, results))
     if has_details(record):

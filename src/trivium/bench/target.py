@@ -15,8 +15,9 @@ from trivium.bench.record import Target
 from trivium.bench.server import own_server
 from trivium.bench.settings import AnswerOptions
 
-# Every word once, and every word twice: the difference is what a word costs on average, and nothing else.
-PROBES = (WORDS, WORDS * 2)
+# Every word once, and every word twice: the difference is what a word costs on average, and nothing else. They begin
+# differently, for there are servers that do not count what they find in their cache.
+PROBES = (WORDS, WORDS[::-1] * 2)
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -44,8 +45,12 @@ class ReachedServer:
         self._http = http
 
     async def metrics(self) -> str | None:
-        """The server's own counters, where it has any."""
-        body = await get(self._http, "/metrics")
+        """The server's own counters, where it has any, and is still there to be asked."""
+        try:
+            body = await get(self._http, "/metrics")
+        except BenchError as error:
+            self.notes.append(f"the server's metrics could not be read: {error}")
+            return None
         return None if body is None else body.decode("utf-8", "replace")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,10 +30,10 @@ def plain(status: int, body: bytes, *headers: str) -> bytes:
 
 
 class FakePeer:
-    """`behaviour` chooses what happens to each request for text."""
+    """`behaviours` say what happens to each request for text, in order; the last holds for all that follow."""
 
-    def __init__(self, behaviour: str, gap: float, wait_for: int) -> None:
-        self.behaviour = behaviour
+    def __init__(self, behaviours: Sequence[str], gap: float, wait_for: int) -> None:
+        self.behaviours = behaviours
         self.asked = 0
         self.all_asked = asyncio.Event()
         self.wait_for = wait_for  # requests that must have come before one is answered
@@ -41,6 +41,7 @@ class FakePeer:
         self.connections = 0
         self.requests: list[bytes] = []  # heads and bodies
         self.url = ""
+        self.close = lambda: None  # to listen no more
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -73,8 +74,12 @@ class FakePeer:
         self.asked += 1
         if self.asked >= self.wait_for:
             self.all_asked.set()
+        behaviour = self.behaviours[min(self.asked, len(self.behaviours)) - 1]
         await self.all_asked.wait()
-        match self.behaviour:
+        match behaviour:
+            case "gone":
+                self.close()
+                writer.transport.abort()
             case "status 429":
                 writer.write(plain(429, b'{"error": {"message": "busy"}}', "retry-after: 1"))
             case "status 500":
@@ -113,7 +118,7 @@ class FakePeer:
                 writer.write(STREAM_HEAD + chunk(end) + chunk(event(b"[DONE]")) + b"0\r\n\r\n")
             case _:
                 writer.write(STREAM_HEAD)
-                for data in self._events(usage=self.behaviour != "no usage"):
+                for data in self._events(usage=behaviour != "no usage"):
                     await asyncio.sleep(self.gap)
                     writer.write(chunk(data))
                     await writer.drain()
@@ -128,11 +133,12 @@ class FakePeer:
 
 
 @asynccontextmanager
-async def fake_peer(behaviour: str = "right", gap: float = 0.0, wait_for: int = 1) -> AsyncIterator[FakePeer]:
-    peer = FakePeer(behaviour, gap, wait_for)
+async def fake_peer(*behaviours: str, gap: float = 0.0, wait_for: int = 1) -> AsyncIterator[FakePeer]:
+    peer = FakePeer(behaviours or ("right",), gap, wait_for)
     server = await asyncio.start_server(peer.handle, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     peer.url = f"http://{host}:{port}"
+    peer.close = server.close
     try:
         yield peer
     finally:

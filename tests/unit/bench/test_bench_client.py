@@ -37,7 +37,7 @@ def client_of(url: str, **settings: object) -> OpenAIClient:
 
 def ask(behaviour: str, count: int = 1, gap: float = 0.0, **settings: object) -> tuple[list[RequestSample], FakePeer]:
     async def run() -> tuple[list[RequestSample], FakePeer]:
-        async with fake_peer(behaviour, gap) as peer:
+        async with fake_peer(behaviour, gap=gap) as peer:
             return await closed_loop(client_of(peer.url, **settings), plan(count), 0, 1, Nobody()), peer
 
     return asyncio.run(run())
