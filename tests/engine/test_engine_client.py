@@ -246,19 +246,47 @@ def test_an_engine_that_is_not_ready_in_time_is_given_up() -> None:
     asyncio.run(main())
 
 
-def test_an_engine_that_stands_still_is_not_healthy() -> None:
+def test_an_engine_that_stands_still_is_not_healthy_and_one_that_goes_on_is() -> None:
     async def work(client: EngineClient) -> None:
         await client.stats()
         assert not client.health().stalled
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
         while not client.health().stalled:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
         os.kill(client.pid, signal.SIGCONT)
         while client.health().stalled:
             await asyncio.sleep(0.05)
+        assert client.num_restarts == 0
 
-    with_client(work, supervision=Supervision(stall_after=1.5))
+    with_client(work, stall_seconds=1.5)
+
+
+def test_an_engine_that_does_not_go_on_is_ended_and_started_again() -> None:
+    async def work(client: EngineClient) -> None:
+        stopped = client.pid
+        assert stopped is not None
+        stream = await client.submit(request("r", max_tokens=500))
+        await stream.batch()
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(EngineDeadError, match="made no progress for"):
+            while await stream.batch():
+                pass
+        assert await tokens_of(client, request("after", max_tokens=3))
+        assert client.num_restarts == 1 and client.pid != stopped
+
+    with_client(work, stall_seconds=1.0)
+
+
+def test_without_a_watchdog_an_engine_may_stand_still() -> None:
+    async def work(client: EngineClient) -> None:
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        await asyncio.sleep(3.5)
+        os.kill(client.pid, signal.SIGCONT)
+        assert await tokens_of(client, request("r", max_tokens=3)) and client.num_restarts == 0
+
+    with_client(work, stall_seconds=0)
 
 
 def test_all_of_it_works_on_uvloop_too() -> None:

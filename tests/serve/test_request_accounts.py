@@ -36,7 +36,9 @@ def ask(server: ServerProcess, **fields: object) -> tuple[str, httpx.Response]:
 
 def explained(server: ServerProcess, request_id: str) -> dict[str, Any]:
     """The account is there when the answer's last byte was written, a moment after its client has read it."""
-    answer = wait_for(lambda: (found := server.get(f"/v1/requests/{request_id}")).status_code == 200 and found, 10)
+    answer = wait_for(
+        lambda: ((found := server.get(f"/v1/requests/{request_id}")).status_code == 200 and found) or None, 10
+    )
     return answer.json()
 
 

@@ -67,5 +67,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     packed_cache_bytes: Annotated[
         int, Meta(description="room on disk for weights as the kernels lay them, bytes; 0: none is used", ge=0)
     ] = 64 << 30
+    stall_seconds: Annotated[
+        float,
+        Meta(
+            description="an engine whose loop has not turned for so long, or for ten of its longest steps where that is more,"
+            " is ended and started again, its stacks written to the log; 0: never",
+            ge=0,
+        ),
+    ] = 60.0
     num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

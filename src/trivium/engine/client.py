@@ -42,6 +42,7 @@ from trivium.engine.messages import (
     report_error,
     restore_error,
 )
+from trivium.engine.watchdog import Action, Watchdog
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import EngineDeadError, InvalidRequestError, OverloadedError, TriviumError
@@ -76,7 +77,7 @@ class Supervision(Struct, frozen=True):
     first_backoff: float = 0.1  # before the second restart within the window; doubles with each
     max_backoff: float = 5.0
     stop_timeout: float = 5.0  # from being told to end to being killed
-    stall_after: float = 60.0  # an engine whose loop has not turned for so long is not healthy
+    watch_seconds: float = 0.25  # between looks at the engine's progress
 
     def backoff(self, num_restarts: int) -> float:
         """The wait before one more restart, after so many within the window."""
@@ -91,6 +92,7 @@ class Health(Struct, frozen=True):
     last_step_age: float | None
     has_work: bool
     stalled: bool
+    patience: float | None  # from when on an age is a stall
 
 
 class RequestStream:
@@ -197,7 +199,7 @@ class _Child:
         except BaseException:
             self._release()
             raise
-        self._loop.add_reader(self._descriptor, self._read)
+        self._loop.add_reader(self._descriptor, self.read)
         launch = Launch(options=options, endpoint=endpoint, parent_pid=os.getpid(), core=core)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
@@ -222,7 +224,7 @@ class _Child:
         with contextlib.suppress(RuntimeError):  # the loop was closed before the process ended
             self._loop.call_soon_threadsafe(tell)
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """All frames that have come. The socket's descriptor tells of changes only, so none may be left."""
         while not self._socket.closed:
             try:
@@ -231,11 +233,14 @@ class _Child:
                 return
             self._take(frame)
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def send(self, message: ToEngine) -> None:
         """Never waits. What is sent to a process that is gone is lost, as its end is noticed elsewhere."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(encode(message), zmq.NOBLOCK)
-        self._loop.call_soon(self._read)  # sending may have swallowed the descriptor's news of frames that came
+        self._loop.call_soon(self.read)  # sending may have swallowed the descriptor's news of frames that came
 
     def forget_directory(self) -> None:
         """Once the line is open its name is not needed, and what is gone cannot be left behind."""
@@ -276,6 +281,7 @@ class EngineClient:
         self._tickets = itertools.count()
         self._stats_asked: dict[int, asyncio.Future[Stats]] = {}
         self._last_stats: Stats | None = None
+        self._watchdog: Watchdog | None = None  # while the process is ready
         self.malformed_frames = 0
         self.num_restarts = 0
 
@@ -381,8 +387,12 @@ class EngineClient:
             last_turn_age=last_turn_age,
             last_step_age=now - stats.last_step if stats is not None else None,
             has_work=bool(self._streams),
-            stalled=serving and last_turn_age is not None and last_turn_age > self._supervision.stall_after,
+            stalled=serving and self._is_stalled(now),
+            patience=self._watchdog.patience if self._watchdog is not None else None,
         )
+
+    def _is_stalled(self, now: float) -> bool:
+        return bool(self._options.stall_seconds) and self._watchdog is not None and self._watchdog.is_stalled(now)
 
     # Supervision
 
@@ -423,14 +433,35 @@ class EngineClient:
                 return error
             child.forget_directory()
             self._card = child.ready.result()
+            self._watchdog = Watchdog(self._options.stall_seconds, time.monotonic())
             if self._state is not EngineState.DEAD:
                 self._set_state(EngineState.READY)
-            code = await asyncio.shield(child.ended)
+            await self._watch(child)
+            code = child.ended.result()
             return EngineDeadError(child.last_words or f"the engine process {_describe_exit(code)}")
         finally:
             self._child = None
+            self._watchdog = None
             self._last_stats = None
             await child.end(0)
+
+    async def _watch(self, child: _Child) -> None:
+        """Until the process has ended; it is ended where it lives and does not progress."""
+        while not child.ended.done():
+            await asyncio.wait([child.ended], timeout=self._supervision.watch_seconds)
+            child.read()  # what came while this process was busy itself
+            watchdog = self._watchdog
+            if not self._options.stall_seconds or watchdog is None:
+                continue
+            now = time.monotonic()
+            match watchdog.look(now):
+                case Action.DUMP_STACKS:
+                    log.error("the engine has not turned for %.1f s; its stacks follow", watchdog.age(now))
+                    child.signal(signal.SIGUSR1)
+                case Action.END:
+                    child.last_words = f"the engine made no progress for {watchdog.age(now):.1f} s and was ended"
+                    child.signal(signal.SIGKILL)
+                    await child.ended
 
     def _take(self, frame: bytes) -> None:
         message = decode_from_engine(frame)
@@ -443,6 +474,8 @@ class EngineClient:
                     self._take_delta(delta)
             case Stats():
                 self._last_stats = message
+                if self._watchdog is not None:
+                    self._watchdog.hear(message.last_turn, message.longest_step)
                 asked = self._stats_asked.get(message.ticket) if message.ticket is not None else None
                 if asked is not None and not asked.done():
                     asked.set_result(message)

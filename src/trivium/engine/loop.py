@@ -68,6 +68,7 @@ class EngineLoop:
         self._shut_down = False
         self._num_steps = 0
         self._step_seconds = 0.0
+        self._longest_step = 0.0
         self._malformed_frames = 0
         self._last_step = self._last_turn = self._last_beat = time.monotonic()
 
@@ -97,6 +98,7 @@ class EngineLoop:
                 self._num_steps += 1
                 self._last_step = time.monotonic()
                 self._step_seconds += self._last_step - began
+                self._longest_step = max(self._longest_step, self._last_step - began)
                 if deltas:
                     self._send(Deltas(deltas))
                 for request_id, refusal in self._core.take_refusals():
@@ -156,6 +158,7 @@ class EngineLoop:
                 step_seconds=self._step_seconds,
                 last_step=self._last_step,
                 last_turn=self._last_turn,
+                longest_step=self._longest_step,
                 malformed_frames=self._malformed_frames,
                 ticket=ticket,
                 snapshot=self._core.snapshot() if with_snapshot else None,

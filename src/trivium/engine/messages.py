@@ -80,6 +80,7 @@ class Stats(Struct, frozen=True, tag="stats"):
     step_seconds: float  # all steps together
     last_step: float  # when the last step ended
     last_turn: float  # when the loop last came round
+    longest_step: float = 0.0
     execution: ExecutionStats = ExecutionStats()
     grammar: GrammarStats = GrammarStats()
     malformed_frames: int = 0

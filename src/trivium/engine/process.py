@@ -6,6 +6,7 @@ Torch and the model are imported only after the line to the client is open, so t
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import logging
@@ -31,6 +32,7 @@ def main() -> int:
     launch = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Launch)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     die_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the watchdog asks for stacks
     if os.getppid() != launch.parent_pid:
         return EXIT_ORPHAN
     context = zmq.Context()

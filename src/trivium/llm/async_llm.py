@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trivium.engine.client import EngineClient, EngineState, Supervision
+from trivium.engine.client import EngineClient, EngineState, Health, Supervision
 from trivium.engine.messages import Stats
 from trivium.formats.source import open_source
 from trivium.llm.beam_search import beam_search
@@ -327,9 +327,12 @@ class AsyncLLM:
     def engine_pid(self) -> int | None:
         return self._client.pid if self._client is not None else None
 
+    def health(self) -> Health:
+        return self._running_client.health()
+
     async def check_health(self) -> None:
         """Raise EngineDeadError unless the engine is up and its loop turns."""
-        health = self._running_client.health()
+        health = self.health()
         if health.state not in (EngineState.READY, EngineState.DRAINING):
             raise EngineDeadError(f"the engine is {health.state}")
         if health.stalled:

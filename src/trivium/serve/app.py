@@ -46,7 +46,7 @@ from trivium.serve.openai.responses import (
     list_input_items,
     retrieve_response,
 )
-from trivium.serve.operations import health, metrics
+from trivium.serve.operations import health, metrics, progress
 from trivium.serve.page.files import front_door, page_file
 from trivium.serve.paths import NormalPaths
 from trivium.serve.request_ids import RequestIds
@@ -125,6 +125,7 @@ def routes(state: ServerState) -> Starlette:
             plain("/tokenize", tokenize, "POST"),
             plain("/detokenize", detokenize, "POST"),
             plain("/health", health, "GET", engine=False),
+            plain("/health/progress", progress, "GET", engine=False),
             plain("/metrics", metrics, "GET", engine=False),
             plain("/requests", list_requests, "GET", engine=False),
             plain("/requests/{request_id:path}", explain_request, "GET", engine=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,6 +25,14 @@ async def health(state: ServerState, request: Request) -> Response:
     except EngineDeadError as error:
         raise not_now(str(error), "engine_not_ready") from None
     return Response(b'{"status":"ok"}', media_type="application/json")
+
+
+async def progress(state: ServerState, request: Request) -> Response:
+    """200 while the engine gets on: its loop turns, and has not taken longer for one turn than it may."""
+    if state.default.llm.state is not EngineState.READY:
+        raise not_now(f"the engine is {state.default.llm.state}", "engine_not_ready")
+    told = state.default.llm.health()
+    return Response(msgspec.json.encode(told), 503 if told.stalled else 200, media_type="application/json")
 
 
 async def metrics(state: ServerState, request: Request) -> Response:

@@ -14,7 +14,7 @@ from trivium.serve.error_answers import answer_error
 from trivium.serve.errors import ApiError
 
 # What may be read without a key: whether the server is up, and the web page, which asks its reader for one.
-OPEN_PATHS = frozenset({"/", "/health"})
+OPEN_PATHS = frozenset({"/", "/health", "/health/progress"})
 OPEN_FOLDER = "/page/"
 
 

@@ -1,0 +1,53 @@
+"""Tells an engine that works from one that only lives: a loop that has not turned for long is looked into, then ended.
+
+Each loop turn may take as long as a step, and steps of large models take long. So what is long is told by the longest step
+that was seen, and never less than the operator's number.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+LONGEST_STEPS = 10.0  # so many times the longest step so far is long
+GRACE_SECONDS = 2.0  # from the look into the stacks to the end
+
+
+class Action(Enum):
+    NONE = "none"
+    DUMP_STACKS = "dump stacks"
+    END = "end"
+
+
+class Watchdog:
+    """Of one life of the process. All times are seconds of CLOCK_MONOTONIC."""
+
+    def __init__(self, stall_seconds: float, now: float) -> None:
+        self._stall_seconds = stall_seconds
+        self._last_turn = now
+        self._longest_step = 0.0
+        self._dumped_at: float | None = None
+
+    def hear(self, last_turn: float, longest_step: float) -> None:
+        """What the engine said of itself."""
+        self._last_turn = max(self._last_turn, last_turn)
+        self._longest_step = max(self._longest_step, longest_step)
+        self._dumped_at = None
+
+    @property
+    def patience(self) -> float:
+        return max(self._stall_seconds, LONGEST_STEPS * self._longest_step)
+
+    def age(self, now: float) -> float:
+        """Since the loop last turned."""
+        return now - self._last_turn
+
+    def is_stalled(self, now: float) -> bool:
+        return self.age(now) > self.patience
+
+    def look(self, now: float) -> Action:
+        if not self.is_stalled(now):
+            return Action.NONE
+        if self._dumped_at is None:
+            self._dumped_at = now
+            return Action.DUMP_STACKS
+        return Action.END if now - self._dumped_at >= GRACE_SECONDS else Action.NONE
