@@ -9,6 +9,7 @@ export class EngineFeed {
   #listeners = new Set();
   #last = null;
   #timer = null;
+  #asksForKey = true; // until the person says no
   view = null; // as GET /v1/engine has it; null while the server does not answer
   problem = null; // why there is no view
   points = []; // oldest first; `time` in the engine's seconds
@@ -26,8 +27,9 @@ export class EngineFeed {
     clearTimeout(this.#timer);
     if (document.hidden) return;
     try {
-      this.#take(await (await call("/v1/engine", { ask: false })).json());
+      this.#take(await (await call("/v1/engine", { ask: this.#asksForKey })).json());
     } catch (error) {
+      if (error.status === 401) this.#asksForKey = false;
       this.view = null;
       this.problem = error;
     }

@@ -125,31 +125,36 @@ function buildList(lines) {
   return list;
 }
 
-// Within a line: code first, since nothing in it has a meaning.
+// Within a block: one pass, and no pattern looks further than a paragraph's usual length, since a model that repeats
+// itself may write thousands of marks that are never closed. Code comes first: nothing in it has a meaning.
 
-const INLINE = [
-  [/`([^`]+)`/, (match) => make("code", {}, match[1])],
-  [/\*\*(?=\S)([^]*?\S)\*\*/, (match) => make("strong", {}, ...inline(match[1]))],
-  [/(?<![\w*])\*(?=[^\s*])([^*]*[^\s*])\*(?![\w*])/, (match) => make("em", {}, ...inline(match[1]))],
-  [/(?<![\w_])_(?=[^\s_])([^_]*[^\s_])_(?![\w_])/, (match) => make("em", {}, ...inline(match[1]))],
-  [/~~(?=\S)([^]*?\S)~~/, (match) => make("s", {}, ...inline(match[1]))],
-  [/\[([^\]\n]+)\]\((https?:\/\/[^\s()]+)\)/, (match) => link(match[2], match[1])],
-  [/https?:\/\/[^\s<>()"'`]+[^\s<>()"'`.,;:!?]/, (match) => link(match[0], match[0])],
-];
+const INLINE = new RegExp([
+  /`(?<code>[^`]{1,1000})`/,
+  /\*\*(?<strong>(?=\S)[^]{0,1000}?\S)\*\*/,
+  /(?<![\w*])\*(?<starred>(?=[^\s*])[^*]{0,1000}[^\s*])\*(?![\w*])/,
+  /(?<![\w_])_(?<underlined>(?=[^\s_])[^_]{0,1000}[^\s_])_(?![\w_])/,
+  /~~(?<struck>(?=\S)[^]{0,1000}?\S)~~/,
+  /\[(?<words>[^\]\n]{1,500})\]\((?<target>https?:\/\/[^\s()]{1,2000})\)/,
+  /(?<address>https?:\/\/[^\s<>()"'`]{0,2000}[^\s<>()"'`.,;:!?])/,
+].map(({ source }) => source).join("|"), "g");
 
 function inline(text) {
-  let best = null;
-  for (const [pattern, build] of INLINE) {
-    const match = pattern.exec(text);
-    if (match && (best === null || match.index < best.match.index)) best = { match, build };
+  const nodes = [];
+  let at = 0;
+  for (const match of text.matchAll(INLINE)) {
+    nodes.push(...withBreaks(text.slice(at, match.index)), inlineElement(match.groups));
+    at = match.index + match[0].length;
   }
-  if (best === null) return withBreaks(text);
-  const { match, build } = best;
-  return [
-    ...withBreaks(text.slice(0, match.index)),
-    build(match),
-    ...inline(text.slice(match.index + match[0].length)),
-  ];
+  return [...nodes, ...withBreaks(text.slice(at))];
+}
+
+function inlineElement({ code, strong, starred, underlined, struck, words, target, address }) {
+  if (code !== undefined) return make("code", {}, code);
+  if (strong !== undefined) return make("strong", {}, ...inline(strong));
+  if (struck !== undefined) return make("s", {}, ...inline(struck));
+  if (target !== undefined) return link(target, words);
+  if (address !== undefined) return link(address, address);
+  return make("em", {}, ...inline(starred ?? underlined));
 }
 
 const withBreaks = (text) => text.split("\n").flatMap((line, i) => (i ? [make("br"), line] : [line]));
