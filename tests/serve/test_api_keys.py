@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from server_process import ServerProcess, wait_for
 from tiny_model import MODEL
 
-from trivium.serve.access.gate import OPEN_PATHS
+from trivium.serve.access.gate import OPEN_FOLDER, OPEN_PATHS
 from trivium.serve.app import routes
 
 CHAT = "/v1/chat/completions"
@@ -80,7 +81,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def locked(tiny_model: Path, key_file: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(
         str(tiny_model),
-        *("--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32"),
+        *("--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32", "--max-num-seqs", "2"),
         *("--api-key", "flag-secret", "--api-key-file", str(key_file)),
         environment={"TRIVIUM_API_KEY": "environment-secret"},
         headers=bearer("alice"),
@@ -111,13 +112,17 @@ def every_path(ids: dict[str, str] | None = None) -> list[tuple[str, str]]:
     return [*known, *unknown, *tricks]
 
 
+def is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+
+
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": "Basic alice-secret"}])
 def test_e12_without_a_key_every_path_known_or_not_is_refused(locked: ServerProcess, headers: dict[str, str]) -> None:
     with httpx.Client() as client:
         answers = {
             (method, path): client.request(method, locked.url + path, headers=headers)
             for method, path in every_path()
-            if not (path in OPEN_PATHS and method in ("GET", "HEAD"))
+            if not (is_open(path) and method in ("GET", "HEAD"))
         }
     assert {key: answer.status_code for key, answer in answers.items() if answer.status_code != 401} == {}
     for answer in answers.values():
@@ -125,8 +130,12 @@ def test_e12_without_a_key_every_path_known_or_not_is_refused(locked: ServerProc
         assert answer.headers["x-request-id"]
 
 
-def test_health_needs_no_key(locked: ServerProcess) -> None:
+def test_health_and_the_page_need_no_key(locked: ServerProcess) -> None:
     assert httpx.get(locked.url + "/health").status_code == 200
+    page = httpx.get(locked.url, headers={"accept": "text/html"})
+    assert page.status_code == 200
+    files = set(re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text))
+    assert files and {httpx.get(locked.url + file).status_code for file in files} == {200}
 
 
 def test_e12_a_refusal_is_in_the_words_of_the_clients_language(locked: ServerProcess) -> None:
@@ -238,6 +247,44 @@ def test_a_key_has_only_so_many_requests_at_once(locked: ServerProcess) -> None:
         assert locked.post(CHAT, ASK, headers=bearer("bob")).status_code == 200
     locked.wait_until_idle()
     assert locked.post(CHAT, ASK, headers=bearer("single")).status_code == 200
+
+
+def test_a_keys_priority_decides_who_runs_first_and_a_request_cannot_raise_it(locked: ServerProcess) -> None:
+    """Two endless streams fill the server. Who waits longest is not who comes first when one of them goes."""
+    locked.wait_until_idle()
+    endless = {**ASK, "max_tokens": 7000, "stream": True}
+    ended: list[str] = []
+
+    def ask(key: str, max_tokens: int) -> None:
+        body = {**ASK, "max_tokens": max_tokens, "priority": -100}
+        assert locked.post(CHAT, body, headers=bearer(key)).status_code == 200
+        ended.append(key)
+
+    with (
+        ThreadPoolExecutor() as pool,
+        httpx.Client(base_url=locked.url, headers=bearer("alice"), timeout=60) as client,
+        client.stream("POST", CHAT, json=endless) as first,
+        client.stream("POST", CHAT, json=endless) as second,
+    ):
+        lines = [stream.iter_lines() for stream in (first, second)]
+        for stream in lines:
+            next(stream)
+        asked = []
+        for number, (key, max_tokens) in enumerate((("bob", 1000), ("dave", 1)), 1):
+            asked.append(pool.submit(ask, key, max_tokens))
+            wait_for(lambda number=number: locked.metrics()["trivium_waiting_sequences"] == number or None, 10)
+        first.close()
+        for answer in asked:
+            answer.result()
+    assert ended == ["dave", "bob"]
+
+
+def test_only_admins_see_the_sequences_and_prefixes_of_others(locked: ServerProcess) -> None:
+    locked.post(CHAT, {**ASK, "messages": [{"role": "user", "content": "Look at me, or rather do not. " * 8}]})
+    shown = {key: locked.get("/v1/engine", headers=bearer(key)).json()["live"] for key in ("alice", "bob")}
+    assert shown["alice"]["prefixes"] and not shown["bob"]["prefixes"]
+    assert not shown["bob"]["sequences"]
+    assert shown["alice"]["totals"]["prompt_tokens"] == shown["bob"]["totals"]["prompt_tokens"] > 0
 
 
 # Prefixes

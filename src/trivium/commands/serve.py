@@ -99,13 +99,13 @@ async def _serve(
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
+            await fail_abandoned(records)
             dialect = None if llm.template is None else model.dialect
             say(f"access    {entrance.describe()}")
             url = url_of(listener, "http" if entrance.tls is None else "https")
             has_keys = entrance.keyring.is_needed
             for line in start_report(llm.card, dialect, url, time.monotonic() - began, needs_key=has_keys):
                 say(line)
-            await fail_abandoned(records)
             slots = Slots(settings.batch_concurrency or options.max_num_seqs)
             tools = BatchTools(records, InProcess(inner_app(state)), state.limits, slots, entrance.keyring)
             batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())

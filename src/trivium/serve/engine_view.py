@@ -15,6 +15,7 @@ from trivium.engine.client import EngineState
 from trivium.engine.messages import Stats
 from trivium.observe.recent import Percentiles
 from trivium.schedule.snapshot import SequenceView, Snapshot
+from trivium.serve.access.caller import asking
 from trivium.serve.state import ServerState
 from trivium.types.card import ModelCard, Task
 from trivium.types.errors import EngineDeadError
@@ -90,7 +91,9 @@ async def engine(state: ServerState, request: Request) -> Response:
         in_flight=state.in_flight,
         restarts=state.default.llm.restarts,
         model=None if state.default.llm.state is EngineState.STARTING else _model(state.default.llm.card),
-        live=None if stats is None or stats.snapshot is None else _live(stats, stats.snapshot),
+        live=None
+        if stats is None or stats.snapshot is None
+        else _live(stats, stats.snapshot, sees_others=asking().is_admin),
         latency=LatencyView(state.default.recent_waits.first_token(), state.default.recent_waits.inter_token()),
     )
     return Response(msgspec.json.encode(view), media_type="application/json", headers={"cache-control": "no-store"})
@@ -121,7 +124,8 @@ def _model(card: ModelCard) -> ModelView:
     )
 
 
-def _live(stats: Stats, snapshot: Snapshot) -> LiveView:
+def _live(stats: Stats, snapshot: Snapshot, *, sees_others: bool) -> LiveView:
+    """The sequences and prefixes of others are told to admins only."""
     scheduler = stats.scheduler
     return LiveView(
         running=scheduler.running,
@@ -139,7 +143,7 @@ def _live(stats: Stats, snapshot: Snapshot) -> LiveView:
             cancelled=scheduler.cancelled,
             failed=scheduler.failed,
         ),
-        sequences=snapshot.sequences,
-        prefixes=snapshot.prefixes.chains,
-        prefixes_are_whole=snapshot.prefixes.is_whole,
+        sequences=snapshot.sequences if sees_others else (),
+        prefixes=snapshot.prefixes.chains if sees_others else (),
+        prefixes_are_whole=snapshot.prefixes.is_whole and sees_others,
     )
