@@ -23,6 +23,7 @@ from trivium.bench.settings import (
 )
 from trivium.commands.options import UsageError, add_options
 from trivium.commands.settings import AccessSettings, SamplingSettings, ServeSettings
+from trivium.config.environment import check_environment
 from trivium.config.options import EngineOptions
 from trivium.types.errors import TriviumError
 
@@ -38,6 +39,7 @@ NO_FLAGS = frozenset({"model", "skip_tokenizer_init"})
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
+        check_environment(os.environ, _plugin_names)
         command: Callable[[argparse.Namespace], int] = importlib.import_module(args.module).run
         return command(args)
     except UsageError as error:
@@ -54,6 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _plugin_names() -> Sequence[str]:
+    from trivium.platform.plugins import installed_plugins
+
+    return [*installed_plugins()]
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trivium", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"trivium {version()}")
@@ -61,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_chat(commands)
     _add_run(commands)
+    _add_doctor(commands)
     _add_store(commands)
     _add_bench(commands)
     _add_explain(commands)
@@ -98,6 +107,15 @@ def _add_run(commands: _Commands) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system prompt")
     parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
     _add_answer_options(parser)
+
+
+def _add_doctor(commands: _Commands) -> None:
+    summary = "tell whether a model will run here, how, and with how much memory, before anything is loaded"
+    parser = _add_command(commands, "doctor", "doctor", summary)
+    parser.add_argument("model", nargs="?", help="as of serve; without it only the machine is looked at")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens of the requests for which room is told")
+    parser.add_argument("--json", action="store_true", help="the whole report, with every answer of the platform")
+    add_options(parser, EngineOptions, "engine", skip=frozenset({"model"}))
 
 
 def _add_store(commands: _Commands) -> None:

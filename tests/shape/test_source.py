@@ -1,12 +1,15 @@
 """Promises about the source itself: what is never called, and what the API process never loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from trivium.config.environment import KNOWN
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "trivium"
 BANNED_CALLS = {
@@ -59,7 +62,36 @@ def test_only_platforms_and_kernels_name_a_device() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("module", ["trivium", "trivium.cli", "trivium.llm.async_llm", "trivium.serve.app"])
+DEVICE_CALLS = re.compile(
+    r"torch\.(cuda|npu|mlu|musa|xpu|mps)\b|\bis_(cuda|npu|mlu|musa|xpu|rocm|hip|nvidia|ascend)\w*\b"
+)
+
+
+def device_calls(source: str) -> list[str]:
+    """Uses of a vendor's part of torch, and questions after a vendor."""
+    return [match[0] for match in DEVICE_CALLS.finditer(source)]
+
+
+def test_only_platforms_and_kernels_ask_for_a_vendor() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0] not in ("platform", "kernels"):
+            assert device_calls(path.read_text()) == [], path
+
+
+def test_the_check_of_device_calls_finds_them() -> None:
+    assert len(device_calls("torch.cuda.synchronize(); x.is_cuda; is_npu(); torch.mlu.init()")) == 4
+
+
+def test_every_environment_variable_that_is_read_is_in_the_schema() -> None:
+    known = {variable.name for variable in KNOWN}
+    for path in SOURCE.rglob("*.py"):
+        named = set(re.findall(r"[\"']?(TRIVIUM_[A-Z]+(?:_[A-Z]+)*)\b", path.read_text()))
+        assert named <= known, path
+
+
+@pytest.mark.parametrize(
+    "module", ["trivium", "trivium.cli", "trivium.llm.async_llm", "trivium.serve.app", "trivium.commands.doctor"]
+)
 def test_the_api_process_never_loads_torch(module: str) -> None:
     script = f"import sys, {module}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -75,5 +75,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 60.0
+    accept_adjustments: Annotated[
+        bool,
+        Meta(description="take what is possible in place of a value that cannot be kept; default: refuse, and say so"),
+    ] = False
     num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

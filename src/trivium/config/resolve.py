@@ -1,6 +1,6 @@
 """Options + model facts + platform capabilities -> one frozen configuration. Pure: the same input, the same answer.
 
-A value that the user set is kept or refused, never changed. A value that the engine chose is said aloud.
+A value that the user set is kept or refused, and changed only where that was accepted. What the engine chose is said aloud.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trivium.config.options import EngineOptions
+from trivium.config.settlement import Settlement
 from trivium.types.errors import ConfigError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
-from trivium.types.kv import BYTES_PER_ELEMENT, KVSpec, blocks_needed, group_layers
+from trivium.types.kv import BYTES_PER_ELEMENT, KVSpec, blocks_needed, group_layers, row_bytes
 
 # The cache is address space until it is written, so a generous default costs nothing before it is used; a quarter of
 # what is free leaves room for the rest of the machine.
@@ -43,6 +44,7 @@ class EngineConfig(Struct, frozen=True):
     kv: KVSpec
     num_blocks: int
     easy_blocks: int | None  # beyond so many, cached blocks are evicted before unused memory is taken; None: all
+    step_bytes: int  # that a step's values take at most, on the device
     num_threads: int
     steps_ahead: int  # launched before the step before them is taken in: 0 or 1
     adjustments: tuple[Adjustment, ...]
@@ -52,26 +54,29 @@ def resolve(
     options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, kv_dtypes: Sequence[str]
 ) -> EngineConfig:
     """`kv_dtypes` are those that the kernels can keep keys and values in, the best first."""
-    adjustments: list[Adjustment] = []
-    dtype = activation_dtype(options, capabilities)
+    settlement = Settlement(options.accept_adjustments)
+    dtype = activation_dtype(options, capabilities, settlement)
     if options.dtype == "auto" and dtype != facts.checkpoint_dtype:
-        reason = (
-            f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})"
+        settlement.choose(
+            "dtype",
+            dtype,
+            f"{capabilities.name} computes best in it (the weights that are not quantized are {facts.checkpoint_dtype})",
         )
-        adjustments.append(Adjustment("dtype", dtype, reason))
     kv = KVSpec(
         block_size=options.block_size,
         groups=group_layers(facts.windows),
         num_kv_heads=facts.num_kv_heads,
         head_dim=facts.head_dim,
-        dtype=_resolve_kv_dtype(options, facts, dtype, kv_dtypes, adjustments),
+        dtype=_resolve_kv_dtype(options, facts, dtype, kv_dtypes, settlement),
     )
-    batched_tokens = _batched_tokens(options, capabilities)
+    batched_tokens = _batched_tokens(options, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
-    max_model_len = _wanted_length(options, facts)
-    num_blocks = _num_blocks(options, facts, capabilities, kv, max_model_len, batched_tokens, chunk, adjustments)
-    easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, adjustments)
-    max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, adjustments)
+    max_model_len = _wanted_length(options, facts, settlement)
+    step_bytes = _step_bytes(options, facts, dtype, batched_tokens)
+    num_blocks = _num_blocks(options, capabilities, kv, max_model_len, step_bytes, chunk, settlement)
+    easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, settlement)
+    max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, settlement)
+    _check_memory(options, facts, capabilities, kv, num_blocks, max_model_len)
     return EngineConfig(
         options=options,
         device=capabilities.device,
@@ -83,48 +88,48 @@ def resolve(
         kv=kv,
         num_blocks=num_blocks,
         easy_blocks=easy_blocks,
+        step_bytes=step_bytes,
         num_threads=options.num_threads or capabilities.num_threads,
         steps_ahead=int(capabilities.runs_by_itself if options.overlap is None else options.overlap),
-        adjustments=tuple(adjustments),
+        adjustments=tuple(settlement.adjustments),
     )
 
 
-def activation_dtype(options: EngineOptions, capabilities: Capabilities) -> str:
+def activation_dtype(options: EngineOptions, capabilities: Capabilities, settlement: Settlement) -> str:
     if options.dtype == "auto":
         return capabilities.dtypes[0]
     if options.dtype not in capabilities.dtypes:
-        raise ConfigError(
-            f"dtype {options.dtype} does not run on {capabilities.name}: it has {', '.join(capabilities.dtypes)}"
-        )
+        reason = f"dtype {options.dtype} does not run on {capabilities.name}: it has {', '.join(capabilities.dtypes)}"
+        return settlement.instead("dtype", capabilities.dtypes[0], reason)
     return options.dtype
 
 
 def _resolve_kv_dtype(
-    options: EngineOptions, facts: ModelFacts, dtype: str, kv_dtypes: Sequence[str], adjustments: list[Adjustment]
+    options: EngineOptions, facts: ModelFacts, dtype: str, kv_dtypes: Sequence[str], settlement: Settlement
 ) -> str:
     if options.kv_cache_dtype != "auto":
         if options.kv_cache_dtype not in kv_dtypes:
-            raise ConfigError(
+            reason = (
                 f"the kernels keep no {options.kv_cache_dtype} keys and values in blocks of {options.block_size} tokens and "
                 f"heads of {facts.head_dim}: there is {', '.join(kv_dtypes)}"
             )
+            return settlement.instead("kv_cache_dtype", kv_dtypes[0], reason)
         return options.kv_cache_dtype
     if kv_dtypes[0] != dtype:
-        adjustments.append(
-            Adjustment("kv_cache_dtype", kv_dtypes[0], f"the kernels read it fastest (activations are {dtype})")
-        )
+        settlement.choose("kv_cache_dtype", kv_dtypes[0], f"the kernels read it fastest (activations are {dtype})")
     return kv_dtypes[0]
 
 
-def _batched_tokens(options: EngineOptions, capabilities: Capabilities) -> int:
+def _batched_tokens(options: EngineOptions, capabilities: Capabilities, settlement: Settlement) -> int:
     default = DEFAULT_BATCHED_TOKENS_DEDICATED if capabilities.memory_is_dedicated else DEFAULT_BATCHED_TOKENS
     if options.max_num_batched_tokens is None:
         return max(default, options.max_num_seqs)
     if options.max_num_batched_tokens < options.max_num_seqs:
-        raise ConfigError(
+        reason = (
             f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "
             f"({options.max_num_seqs}): not every running sequence could get its token in a step"
         )
+        return settlement.instead("max_num_batched_tokens", options.max_num_seqs, reason)
     return options.max_num_batched_tokens
 
 
@@ -136,25 +141,30 @@ def _background_tokens(options: EngineOptions, capabilities: Capabilities) -> in
     return 32 if capabilities.runs_by_itself else 1
 
 
-def _wanted_length(options: EngineOptions, facts: ModelFacts) -> int:
+def _wanted_length(options: EngineOptions, facts: ModelFacts, settlement: Settlement) -> int:
     if options.max_model_len is None:
         return facts.max_position
     if options.max_model_len > facts.max_position:
-        raise ConfigError(
-            f"max_model_len {options.max_model_len} is more than the {facts.max_position} positions the model was made for"
-        )
+        reason = f"max_model_len {options.max_model_len} is more than the {facts.max_position} positions the model was made for"
+        return settlement.instead("max_model_len", facts.max_position, reason)
     return options.max_model_len
+
+
+def _step_bytes(options: EngineOptions, facts: ModelFacts, dtype: str, batched_tokens: int) -> int:
+    return (
+        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype]
+        + options.max_num_seqs * facts.vocab_size * BYTES_PER_LOGIT
+    )
 
 
 def _num_blocks(
     options: EngineOptions,
-    facts: ModelFacts,
     capabilities: Capabilities,
     kv: KVSpec,
     max_model_len: int,
-    batched_tokens: int,
+    step_bytes: int,
     chunk: int,
-    adjustments: list[Adjustment],
+    settlement: Settlement,
 ) -> int:
     if options.kv_cache_bytes is not None:
         num_blocks = options.kv_cache_bytes // kv.bytes_per_block
@@ -165,7 +175,7 @@ def _num_blocks(
             )
         return num_blocks
     if capabilities.memory_is_dedicated:
-        share, why = _dedicated_share(options, facts, capabilities, kv, batched_tokens)
+        share, why = _dedicated_share(options, capabilities, kv, step_bytes)
     else:
         share = min(int(capabilities.available_bytes * DEFAULT_KV_SHARE), DEFAULT_KV_BYTES_AT_MOST)
         why = (
@@ -175,8 +185,34 @@ def _num_blocks(
     useful = options.max_num_seqs * blocks_needed(kv.groups, kv.block_size, max_model_len, chunk)
     num_blocks = max(len(kv.groups), min(useful, share // kv.bytes_per_block))
     reason = f"{num_blocks} blocks of {kv.block_size} tokens: {why}"
-    adjustments.append(Adjustment("kv_cache_bytes", str(num_blocks * kv.bytes_per_block), reason))
+    settlement.choose("kv_cache_bytes", num_blocks * kv.bytes_per_block, reason)
     return num_blocks
+
+
+def _check_memory(
+    options: EngineOptions,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv: KVSpec,
+    num_blocks: int,
+    max_model_len: int,
+) -> None:
+    """Where memory is shared, nothing stops an engine that takes more than there is until the system ends it."""
+    weights, cache = facts.own_weight_bytes, num_blocks * kv.bytes_per_block
+    rows = row_bytes(kv.groups, kv.block_size, options.max_num_seqs, max_model_len)
+    room = capabilities.memory_bytes
+    if capabilities.memory_is_dedicated or weights + cache + rows <= room:
+        return
+    if weights + rows <= room:
+        remedy = "lower kv_cache_bytes"
+    elif weights <= room:
+        remedy = "lower max_num_seqs or max_model_len"
+    else:
+        remedy = "take a smaller or more quantized model"
+    raise ConfigError(
+        f"the weights take {weights >> 20} MiB, the KV cache {cache >> 20} MiB and {options.max_num_seqs} rows "
+        f"{rows >> 20} MiB, and the process may use {room >> 20} MiB: {remedy}"
+    )
 
 
 def _easy_blocks(
@@ -185,7 +221,7 @@ def _easy_blocks(
     capabilities: Capabilities,
     kv: KVSpec,
     num_blocks: int,
-    adjustments: list[Adjustment],
+    settlement: Settlement,
 ) -> int | None:
     """Memory that the user gave, or that is the engine's own, is there to be filled."""
     if options.kv_cache_bytes is not None or capabilities.memory_is_dedicated or not options.enable_prefix_caching:
@@ -199,24 +235,20 @@ def _easy_blocks(
         f"{LEAST_EASY_KV_BYTES >> 20}); beyond, the cache grows only by what running sequences need; all of "
         "kv_cache_bytes where that is set"
     )
-    adjustments.append(Adjustment("prefix cache", f"{easy_blocks * kv.block_size} tokens", reason))
+    settlement.choose("prefix cache", f"{easy_blocks * kv.block_size} tokens", reason)
     return easy_blocks
 
 
 def _dedicated_share(
-    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, kv: KVSpec, batched_tokens: int
+    options: EngineOptions, capabilities: Capabilities, kv: KVSpec, step_bytes: int
 ) -> tuple[int, str]:
     """(bytes for the cache, why): what is free now, less the share that stays free and what a step may need."""
     kept_free = int(capabilities.memory_bytes * (1 - options.gpu_memory_utilization))
-    activations = (
-        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[activation_dtype(options, capabilities)]
-        + options.max_num_seqs * facts.vocab_size * BYTES_PER_LOGIT
-    )
-    share = capabilities.available_bytes - kept_free - activations - DEVICE_MARGIN_BYTES
+    share = capabilities.available_bytes - kept_free - step_bytes - DEVICE_MARGIN_BYTES
     why = (
         f"{capabilities.available_bytes >> 20} of the {capabilities.memory_bytes >> 20} MiB of {capabilities.name} are "
         f"free; {kept_free >> 20} MiB stay so (gpu_memory_utilization {options.gpu_memory_utilization}), a step takes "
-        f"up to {activations >> 20} MiB, and {DEVICE_MARGIN_BYTES >> 20} MiB are kept for kernels and recorded steps"
+        f"up to {step_bytes >> 20} MiB, and {DEVICE_MARGIN_BYTES >> 20} MiB are kept for kernels and recorded steps"
     )
     if share < kv.bytes_per_block * len(kv.groups):
         raise ConfigError(f"no memory is left for a KV cache: {why}")
@@ -224,17 +256,12 @@ def _dedicated_share(
 
 
 def _fit_length(
-    options: EngineOptions, kv: KVSpec, wanted: int, num_blocks: int, chunk: int, adjustments: list[Adjustment]
+    options: EngineOptions, kv: KVSpec, wanted: int, num_blocks: int, chunk: int, settlement: Settlement
 ) -> int:
     """The longest sequence that the cache can hold: every admitted request must be able to run alone to its end."""
     need = blocks_needed(kv.groups, kv.block_size, wanted, chunk)
     if need <= num_blocks:
         return wanted
-    if options.max_model_len is not None:
-        raise ConfigError(
-            f"max_model_len {wanted} needs {need} KV blocks ({need * kv.bytes_per_block >> 20} MiB), and the cache has "
-            f"{num_blocks} ({num_blocks * kv.bytes_per_block >> 20} MiB): lower max_model_len or raise kv_cache_bytes"
-        )
     low, high = 0, wanted  # low fits, high does not
     while high - low > 1:
         middle = (low + high) // 2
@@ -247,9 +274,13 @@ def _fit_length(
             f"the KV cache has {num_blocks} blocks, and one token needs "
             f"{blocks_needed(kv.groups, kv.block_size, 1, chunk)}: raise kv_cache_bytes"
         )
-    adjustments.append(
-        Adjustment(
-            "max_model_len", str(low), f"the model allows {wanted}, the KV cache of {num_blocks} blocks holds less"
+    if options.max_model_len is not None:
+        reason = (
+            f"max_model_len {wanted} needs {need} KV blocks ({need * kv.bytes_per_block >> 20} MiB), and the cache has "
+            f"{num_blocks} ({num_blocks * kv.bytes_per_block >> 20} MiB): lower max_model_len or raise kv_cache_bytes"
         )
+        return settlement.instead("max_model_len", low, reason)
+    settlement.choose(
+        "max_model_len", low, f"the model allows {wanted}, the KV cache of {num_blocks} blocks holds less"
     )
     return low

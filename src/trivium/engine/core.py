@@ -11,27 +11,23 @@ import msgspec
 import torch
 
 from trivium.config.options import EngineOptions
-from trivium.config.resolve import EngineConfig, activation_dtype, resolve
+from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
+from trivium.engine.plan import StartPlan, plan_start
+from trivium.engine.report import report_start, resident_bytes
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
-from trivium.formats.gguf import GGUFFile
-from trivium.formats.home import default_root
-from trivium.formats.packed_file import FOLDER
-from trivium.formats.source import ModelSource, open_source
 from trivium.grammar.service import GrammarService
 from trivium.kernels.ops import Ops
-from trivium.kernels.select import select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
-from trivium.models.load import load_model, random_model, read_spec
-from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
+from trivium.models.load import load_model, random_model
+from trivium.models.packed_weights import PackedWeights
 from trivium.models.spec import ModelSpec
-from trivium.platform.select import select_platform
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.schedule.snapshot import Snapshot
@@ -39,8 +35,8 @@ from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, TriviumError
 from trivium.types.execution_stats import ExecutionStats
-from trivium.types.facts import ModelFacts
 from trivium.types.grammar_stats import GrammarStats
+from trivium.types.report import Report
 from trivium.types.request import Request
 
 log = logging.getLogger(__name__)
@@ -50,24 +46,15 @@ class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
     def __init__(self, options: EngineOptions) -> None:
-        platform = select_platform(options.device).platform
-        source = open_source(Path(options.model))
-        spec = read_spec(source)
-        facts = _model_facts(source, spec, options)
-        capabilities = platform.capabilities()
-        dtype = activation_dtype(options, capabilities)
-        num_threads = options.num_threads or capabilities.num_threads
-        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
-        kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
-        self.config = resolve(options, facts, capabilities, kv_dtypes)
-        platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
+        before = resident_bytes()
+        plan = plan_start(options)
+        self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
+        options = self.config.options  # as the platform can serve them
+        plan.ground.platform.open(plan.ground.num_threads)
         self._spec = spec
-        packed = _packed_weights(options, source, ops)
-        model = _build_model(self.config, source, spec, ops, packed)
-        if capabilities.memory_is_dedicated:
-            # The cache takes what the weights have left.
-            platform.give_back_unused()
-            self.config = resolve(options, facts, platform.capabilities(), kv_dtypes)
+        model = _build_model(plan)
+        if plan.ground.capabilities.memory_is_dedicated:
+            self.config = plan.resolve_again()
         self.grammars = GrammarService(
             options.model,
             spec.vocab_size,
@@ -77,7 +64,10 @@ class EngineCore:
         )
         self._antechamber = Antechamber(self.grammars)
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
-        self._runner, self._rows = _build_runner(self.config, model, self.grammars)
+        device = torch.device(self.config.device)
+        self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
+        kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
+        self._runner = Runner(model, kv, self._rows, self.config.kv.block_size, device, self.grammars)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures()
         limits = SchedulerLimits(
@@ -94,7 +84,8 @@ class EngineCore:
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
             warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
             self._runner.graph.count_anew()
-        self.card = _card(self.config, spec, ops, packed, self._runner.graph)
+        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph, before)
+        self.card = _card(self.config, spec, ops, plan.packed, self._runner.graph, report)
         self._scheduler = Scheduler(
             limits,
             self.config.kv,
@@ -199,48 +190,20 @@ class EngineCore:
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
 
 
-def _model_facts(source: ModelSource, spec: ModelSpec, options: EngineOptions) -> ModelFacts:
-    return ModelFacts(
-        windows=spec.windows,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        max_position=spec.max_position,
-        checkpoint_dtype=spec.dtype,
-        activations_per_token=spec.activations_per_token,
-        vocab_size=spec.vocab_size,
-        weight_bytes=0 if options.load_format == "dummy" else _weight_bytes(source),
-    )
-
-
-def _weight_bytes(source: ModelSource) -> int:
-    tensors = source.tensors if isinstance(source, GGUFFile) else source.weights.tensors
-    return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def _packed_weights(options: EngineOptions, source: ModelSource, ops: Ops) -> PackedWeights:
-    if options.load_format == "dummy":
-        return NoPackedWeights()
-    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
-
-
-def _build_model(
-    config: EngineConfig, source: ModelSource, spec: ModelSpec, ops: Ops, packed: PackedWeights
-) -> Decoder:
+def _build_model(plan: StartPlan) -> Decoder:
+    config = plan.config
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.options.load_format == "dummy":
         seed = config.options.seed or 0
-        return random_model(spec, ops, dtype, device, seed=seed, max_position=config.max_model_len)
-    return load_model(source, ops, dtype, device, max_position=config.max_model_len, packed=packed)
+        return random_model(plan.spec, plan.ground.ops, dtype, device, seed=seed, max_position=config.max_model_len)
+    return load_model(
+        plan.source, plan.ground.ops, dtype, device, max_position=config.max_model_len, packed=plan.packed
+    )
 
 
-def _build_runner(config: EngineConfig, model: Decoder, grammars: GrammarService) -> tuple[Runner, Rows]:
-    device = torch.device(config.device)
-    rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv, device)
-    kv = KVCache(config.kv, config.num_blocks, model.ops.kv_layout, device)
-    return Runner(model, kv, rows, config.kv.block_size, device, grammars), rows
-
-
-def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, packed: PackedWeights, graph: GraphMode) -> ModelCard:
+def _card(
+    config: EngineConfig, spec: ModelSpec, ops: Ops, packed: PackedWeights, graph: GraphMode, report: Report
+) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name.removesuffix(".gguf"),
         path=config.options.model,
@@ -257,6 +220,7 @@ def _card(config: EngineConfig, spec: ModelSpec, ops: Ops, packed: PackedWeights
         packed=packed.state,
         graph=graph.state,
         adjustments=config.adjustments,
+        report=report,
     )
 
 

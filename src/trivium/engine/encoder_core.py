@@ -8,21 +8,17 @@ from pathlib import Path
 import torch
 
 from trivium.config.options import EngineOptions
-from trivium.config.resolve import activation_dtype
-from trivium.config.resolve_encoder import EncoderConfig, resolve_encoder
+from trivium.config.resolve_encoder import EncoderConfig
+from trivium.engine.plan_encoder import OPS_OF_ENCODERS, EncoderPlan, plan_encoder, report_encoder_start
+from trivium.engine.report import resident_bytes
 from trivium.execute.encoder_runner import WHY_EAGER, EncoderRunner
-from trivium.formats.home import default_root
 from trivium.formats.huggingface import HFDirectory
-from trivium.formats.packed_file import FOLDER
 from trivium.kernels.ops import Ops
-from trivium.kernels.select import select_ops
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
-from trivium.models.encoder_registry import read_encoder_spec
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import load_encoder, random_encoder
-from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
-from trivium.platform.select import select_platform
+from trivium.models.packed_weights import PackedWeights
 from trivium.schedule.encoder_scheduler import EncoderScheduler
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.snapshot import Snapshot
@@ -31,25 +27,19 @@ from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
 from trivium.types.errors import InvalidRequestError, TriviumError
 from trivium.types.execution_stats import ExecutionStats
-from trivium.types.facts import EncoderFacts
 from trivium.types.grammar_stats import GrammarStats
+from trivium.types.report import Report
 from trivium.types.request import Request
-
-OPS_OF_ENCODERS = ("embed", "linear")
 
 
 class EncoderCore:
     def __init__(self, options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> None:
-        platform = select_platform(options.device).platform
-        capabilities = platform.capabilities()
-        spec = read_encoder_spec(source, family)
-        facts = EncoderFacts(spec.max_position, spec.trained_length, spec.dtype)
-        self.config = resolve_encoder(options, facts, capabilities)
-        dtype = activation_dtype(options, capabilities)
-        ops = select_ops(options.kernels, capabilities.device, self.config.num_threads, dtype)
-        platform.open(num_threads=1 if ops.has_own_threads else self.config.num_threads)
-        packed = _packed_weights(options, source, ops)
-        self._runner = EncoderRunner(_build_model(self.config, source, family, spec, ops, packed))
+        before = resident_bytes()
+        plan = plan_encoder(options, source, family)
+        self.config, ops, options = plan.config, plan.ground.ops, plan.ground.options
+        plan.ground.platform.open(plan.ground.num_threads)
+        model = _build_model(plan)
+        self._runner = EncoderRunner(model)
         self._scheduler = EncoderScheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -59,7 +49,7 @@ class EncoderCore:
                 max_waiting=options.max_waiting,
             )
         )
-        self.card = _card(self.config, spec, ops, packed)
+        self.card = _card(self.config, plan.spec, ops, plan.packed, report_encoder_start(plan, model, before))
 
     @property
     def has_work(self) -> bool:
@@ -99,27 +89,15 @@ class EncoderCore:
         return self._runner.stats()
 
 
-def _packed_weights(options: EngineOptions, source: HFDirectory, ops: Ops) -> PackedWeights:
-    if options.load_format == "dummy":
-        return NoPackedWeights()
-    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
-
-
-def _build_model(
-    config: EncoderConfig,
-    source: HFDirectory,
-    family: EncoderFamily,
-    spec: EncoderSpec,
-    ops: Ops,
-    packed: PackedWeights,
-) -> Encoder:
+def _build_model(plan: EncoderPlan) -> Encoder:
+    config, ops = plan.config, plan.ground.ops
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.options.load_format == "dummy":
-        return random_encoder(spec, ops, dtype, device, seed=config.options.seed or 0)
-    return load_encoder(source, family, ops, dtype, device, packed)
+        return random_encoder(plan.spec, ops, dtype, device, seed=config.options.seed or 0)
+    return load_encoder(plan.source, plan.family, ops, dtype, device, plan.packed)
 
 
-def _card(config: EncoderConfig, spec: EncoderSpec, ops: Ops, packed: PackedWeights) -> ModelCard:
+def _card(config: EncoderConfig, spec: EncoderSpec, ops: Ops, packed: PackedWeights, report: Report) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name,
         path=config.options.model,
@@ -136,4 +114,5 @@ def _card(config: EncoderConfig, spec: EncoderSpec, ops: Ops, packed: PackedWeig
         packed=packed.state,
         graph=f"none: {WHY_EAGER}",
         adjustments=config.adjustments,
+        report=report,
     )

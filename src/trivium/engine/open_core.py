@@ -9,14 +9,22 @@ from trivium.engine.core import EngineCore
 from trivium.engine.encoder_core import EncoderCore
 from trivium.formats.huggingface import HFDirectory
 from trivium.formats.source import open_source
+from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import find_encoder_family
 
 
 def open_core(options: EngineOptions) -> EngineCore | EncoderCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
-    source = open_source(Path(options.model))
+    if (encoder := encoder_in(options.model)) is not None:
+        return EncoderCore(options, *encoder)
+    return EngineCore(options)
+
+
+def encoder_in(path: str) -> tuple[HFDirectory, EncoderFamily] | None:
+    """None: the model is of the other kind."""
+    source = open_source(Path(path))
     family = find_encoder_family(source)
     if family is not None and isinstance(source, HFDirectory):
-        return EncoderCore(options, source, family)
+        return source, family
     source.close()
-    return EngineCore(options)
+    return None

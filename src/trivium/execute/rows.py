@@ -32,6 +32,10 @@ class Rows:
         self.drawn = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self.num_unknown = 0  # tokens that only the device knows
 
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes + sum(table.nbytes for table in self.tables)
+
     def start(self, start: RowStart) -> None:
         row, count = start.row, len(start.tokens)
         self.tokens[row, :count] = start.tokens

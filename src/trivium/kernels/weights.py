@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,13 @@ def stored(weight: LinearWeight) -> Weight:
     """Of a weight that was not packed, for readers who know no provider's layout."""
     assert not isinstance(weight, PackedTensor), "only the provider that packed a weight can read it"
     return weight
+
+
+def distinct_bytes(weights: Iterable[LinearWeight]) -> int:
+    """That they take together; what two of them share counts once."""
+    tensors = (weight if isinstance(weight, Tensor) else weight.data for weight in weights)
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+    return sum(storages.values())
 
 
 @dataclass(frozen=True)

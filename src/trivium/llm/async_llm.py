@@ -14,7 +14,6 @@ import msgspec
 
 from trivium.engine.client import EngineClient, EngineState, Health, Supervision
 from trivium.engine.messages import Stats
-from trivium.formats.source import open_source
 from trivium.llm.beam_search import beam_search
 from trivium.llm.collect import Collector
 from trivium.llm.keywords import read_options
@@ -22,6 +21,7 @@ from trivium.llm.lower import LoweredPrompt, lower_pooling, lower_prompt, lower_
 from trivium.llm.outputs import BeamSearchOutput, EmbeddingOutput, RequestOutput
 from trivium.llm.params import BeamSearchParams, SamplingParams
 from trivium.llm.prompts import Prompt, TokensPrompt
+from trivium.llm.text_side import read_text_side
 from trivium.store import ModelStore
 from trivium.text.template import ChatTemplate
 from trivium.text.tokenizer import Tokenizer
@@ -72,11 +72,7 @@ class AsyncLLM:
             self._started = True
 
     async def _read_text_side(self, path: Path) -> None:
-        def read() -> tuple[Tokenizer, ChatTemplate]:
-            with open_source(path) as source:
-                return Tokenizer.from_source(source), ChatTemplate.from_source(source)
-
-        self._tokenizer, self._template = await asyncio.to_thread(read)
+        self._tokenizer, self._template = await asyncio.to_thread(read_text_side, path)
 
     async def __aenter__(self) -> AsyncLLM:
         await self.start()

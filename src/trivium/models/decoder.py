@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight
+from trivium.kernels.weights import LinearWeight, distinct_bytes
 from trivium.models.kv_cache import KVCache
 from trivium.models.layers import Layer, RMSNorm, Weights
 from trivium.models.rope import Rope, Rotation
@@ -44,6 +44,8 @@ class Decoder:
         kinds = list(dict.fromkeys(layer_ropes))
         self.ropes = [Rope(kind, max_position or spec.max_position, device) for kind in kinds]
         self.rope_of_layer = [kinds.index(rope) for rope in layer_ropes]
+        self.weight_bytes = distinct_bytes(weights.values())
+        self.rope_bytes = sum(rope.nbytes for rope in self.ropes)
 
     def forward(
         self,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight
+from trivium.kernels.weights import LinearWeight, distinct_bytes
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.layers import Linear, Weights
 
@@ -77,6 +77,7 @@ class Encoder:
         self.ops = ops
         self.dtype = dtype
         self.device = torch.device(device)
+        self.weight_bytes = distinct_bytes(weights.values())
         self._embeddings = [named.stored(f"{name}.weight") for name in ("embedding", "positions", "token_types")]
         self._embedding_norm = LayerNorm.of(named.under("embedding_norm"), spec.norm_eps)
         self._layers = [EncoderLayer.of(spec, named.under(f"layers.{i}")) for i in range(spec.num_layers)]

@@ -44,6 +44,10 @@ class KVCache:
             for place, layer in enumerate(group.layers)
         }
 
+    @property
+    def nbytes(self) -> int:
+        return self._pool.nbytes
+
     def layer(self, index: int) -> LayerKV:
         return self._layers[index]
 

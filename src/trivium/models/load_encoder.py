@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,7 @@ from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import read_encoder_spec
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights
+from trivium.models.weight_memory import TYPE_NAMES, WeightMemory, packed_bytes
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 READ_BY_ROWS = ("embedding.weight", "positions.weight", "token_types.weight")
@@ -31,9 +34,8 @@ def load_encoder(
     packed: PackedWeights = NO_PACKED_WEIGHTS,
 ) -> Encoder:
     """`dtype` is of hidden states, and of weights where the ops do not take them as they are stored."""
-    spec = read_encoder_spec(source, family)
-    checkpoint = _checkpoint(source, family, spec)
-    found = _find_weights(spec, family, checkpoint)
+    located = locate_encoder_weights(source, family)
+    spec, checkpoint, found = located.spec, located.checkpoint, located.found
     weights = {weight.name: weight.prepared(checkpoint, ops, dtype, device, packed) for weight in found}
     packed.finish()
     return Encoder(spec, weights, ops, dtype, device)
@@ -60,12 +62,15 @@ class FoundWeight:
     shape: tuple[int, ...]
     parts: tuple[str, ...]
 
+    @property
+    def is_linear(self) -> bool:
+        return len(self.shape) > 1 and self.name not in READ_BY_ROWS
+
     def prepared(
         self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device | str, packed: PackedWeights
     ) -> LinearWeight:
         """As the kernels like it: mapped if it was packed before."""
-        is_linear = len(self.shape) > 1 and self.name not in READ_BY_ROWS
-        if not is_linear:
+        if not self.is_linear:
             return self._read(checkpoint).to(device=device, dtype=dtype)
         if kept := packed.get(self.name, checkpoint.tensors[self.parts[0]].type, self.shape):
             return kept
@@ -81,6 +86,48 @@ class FoundWeight:
     def _read(self, checkpoint: Checkpoint) -> Tensor:
         tensors = [part for name in self.parts if isinstance(part := checkpoint.read(name), Tensor)]
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+@dataclass(frozen=True)
+class LocatedEncoder:
+    spec: EncoderSpec
+    checkpoint: Checkpoint
+    found: list[FoundWeight]
+
+
+def locate_encoder_weights(source: HFDirectory, family: EncoderFamily) -> LocatedEncoder:
+    """From headers alone. Refuses a checkpoint that is not whole."""
+    spec = read_encoder_spec(source, family)
+    checkpoint = _checkpoint(source, family, spec)
+    return LocatedEncoder(spec, checkpoint, _find_weights(spec, family, checkpoint))
+
+
+def encoder_weight_memory(
+    located: LocatedEncoder, ops: Ops, dtype: torch.dtype, device: str, is_packed: Callable[[str], bool]
+) -> WeightMemory:
+    """The arithmetic of `load_encoder`, without its tensors."""
+    own = mapped = 0
+    for weight in located.found:
+        stored = FLOAT_DTYPES[located.checkpoint.tensors[weight.parts[0]].type]
+        kept = stored if weight.is_linear and ops.takes_stored_floats else dtype
+        if weight.is_linear and ops.packing is not None:
+            nbytes, is_mapped = packed_bytes(ops.packing, TYPE_NAMES[kept], weight.shape), is_packed(weight.name)
+        else:
+            nbytes = math.prod(weight.shape) * kept.itemsize
+            is_mapped = device == "cpu" and len(weight.parts) == 1 and kept == stored
+        own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
+    return WeightMemory(own, mapped)
+
+
+def random_encoder_memory(spec: EncoderSpec, ops: Ops, dtype: torch.dtype) -> WeightMemory:
+    """The arithmetic of `random_encoder`."""
+    own = 0
+    for name, shape in encoder_weight_shapes(spec).items():
+        if ops.packing is not None and len(shape) > 1 and name not in READ_BY_ROWS:
+            own += packed_bytes(ops.packing, TYPE_NAMES[dtype], shape)
+        else:
+            own += math.prod(shape) * (torch.float32 if name.endswith("norm.weight") else dtype).itemsize
+    return WeightMemory(own, 0)
 
 
 def _checkpoint(source: HFDirectory, family: EncoderFamily, spec: EncoderSpec) -> Checkpoint:

@@ -31,6 +31,9 @@ class PackedWeights(Protocol):
     def state(self) -> str:
         """For the start report: where packed weights came from and are kept; empty if nowhere."""
 
+    def has(self, name: str) -> bool:
+        """Whether it lies packed on disk, as far as can be told before it is read."""
+
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None: ...
 
     def put(self, name: str, packed: PackedTensor) -> None: ...
@@ -43,6 +46,9 @@ class NoPackedWeights:
     """Every weight is packed anew, and none kept."""
 
     state = ""
+
+    def has(self, name: str) -> bool:
+        return False
 
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
         return None
@@ -70,6 +76,9 @@ class PackedOnDisk:
         self._file: PackedFile | None = None
         self._open()
         self.state = ""
+
+    def has(self, name: str) -> bool:
+        return self._file is not None and name in self._file.weights
 
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
         """The weight, if the file has it whole and it is of that type and shape. What is wrong ends our trust in all of it."""

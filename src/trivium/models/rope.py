@@ -34,11 +34,21 @@ class Rope:
             positions = torch.arange(max_position, device=device)
             self._table = _rotation(positions, fixed_frequencies(spec, device), attention_factor(spec))
 
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._table is None else self._table.cos.nbytes + self._table.sin.nbytes
+
     def rotation(self, positions: Tensor, lengths: Tensor) -> Rotation:
         """positions and lengths int64 [T]; a token's length is that of the sequence it was computed in."""
         if self._table is not None:
             return Rotation(self._table.cos[positions], self._table.sin[positions])
         return _rotation(positions, frequencies_by_length(self._spec, lengths), attention_factor(self._spec))
+
+
+def rope_table_bytes(spec: RopeSpec, max_position: int) -> int:
+    """Of cos and sin of all positions in float32, where the frequencies are fixed."""
+    is_fixed = not isinstance(spec.scaling, DynamicScaling | LongropeScaling)
+    return 2 * max_position * (spec.dim // 2) * 4 if is_fixed else 0
 
 
 def _rotation(positions: Tensor, frequencies: Tensor, factor: float) -> Rotation:

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from trivium.types.facts import Adjustment
+from trivium.types.report import Report
 
 # What a model does: go on with a text; make a vector of one; judge a text or a pair of them.
 Task = Literal["generate", "embed", "score"]
@@ -30,3 +31,4 @@ class ModelCard(Struct, frozen=True):
     packed: str = ""  # where packed weights came from and are kept
     graph: str = ""  # whether steps are replayed from a recording, and if not, why
     adjustments: tuple[Adjustment, ...] = ()
+    report: Report | None = None  # what was planned, and what happened

@@ -14,6 +14,7 @@ class ModelFacts(Struct, frozen=True):
     activations_per_token: int = 0  # elements that a step holds at once at most
     vocab_size: int = 0
     weight_bytes: int = 0  # as they are stored; 0: unknown
+    own_weight_bytes: int = 0  # as the kernels lay them, in memory that cannot be dropped and read again
 
 
 class EncoderFacts(Struct, frozen=True):

@@ -71,3 +71,8 @@ def blocks_needed(groups: Sequence[KVGroup], block_size: int, num_tokens: int, m
         whole if group.window is None else min(whole, -(-(group.window - 1 + max_chunk) // block_size) + 1)
         for group in groups
     )
+
+
+def row_bytes(groups: Sequence[KVGroup], block_size: int, max_rows: int, max_model_len: int) -> int:
+    """Of what the engine keeps for each row beside its blocks: its tokens (8 bytes) and block numbers (4 bytes)."""
+    return max_rows * (8 * (max_model_len + 1) + 4 * -(-max_model_len // block_size) * len(groups))

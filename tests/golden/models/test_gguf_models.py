@@ -29,7 +29,7 @@ from trivium.formats.quant_types import QUANT_TYPES
 from trivium.formats.source import open_source
 from trivium.kernels.weights import QuantizedTensor
 from trivium.models.layers import SparseMLP
-from trivium.models.load import read_spec
+from trivium.models.registry import read_spec
 
 NUM_NEW = 64
 # Rows of a whole number of blocks of 32, and of 256 for the types that need it.

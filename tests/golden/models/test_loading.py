@@ -21,7 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3Moe
 from trivium.formats.source import open_source
 from trivium.kernels.select import select_ops
 from trivium.kernels.weights import QuantizedTensor
-from trivium.models.load import load_model, random_model, read_spec
+from trivium.models.load import load_model, random_model
+from trivium.models.registry import read_spec
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 

@@ -1,0 +1,162 @@
+"""Everything that is decided before a weight is read: by headers, options, and what the platform says.
+
+The engine starts from a plan, and `doctor` prints one: there is no other place where these things are decided.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+
+from trivium.config.environment import check_environment, check_plugin_environment
+from trivium.config.options import EngineOptions
+from trivium.config.resolve import EngineConfig, activation_dtype, resolve
+from trivium.config.settlement import Settlement, settle_with_platform, wish_of
+from trivium.formats.gguf import GGUFFile
+from trivium.formats.home import default_root
+from trivium.formats.packed_file import FOLDER
+from trivium.formats.source import ModelSource, open_source
+from trivium.kernels.ops import Ops
+from trivium.kernels.select import select_ops
+from trivium.models.locate import locate_weights
+from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
+from trivium.models.registry import read_spec
+from trivium.models.spec import ModelSpec
+from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
+from trivium.platform.contract import Platform
+from trivium.platform.plugins import installed_plugins
+from trivium.platform.select import Selection, select_platform
+from trivium.types.facts import Adjustment, Capabilities, ModelFacts
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a start stands on: the platform that was chosen, and the options and facts as it can serve them."""
+
+    selection: Selection
+    capabilities: Capabilities
+    options: EngineOptions
+    facts: ModelFacts
+    adjustments: tuple[Adjustment, ...]
+    dtype: str  # of activations
+    ops: Ops
+
+    @property
+    def platform(self) -> Platform:
+        return self.selection.platform
+
+    @property
+    def num_threads(self) -> int:
+        """Of torch."""
+        return 1 if self.ops.has_own_threads else self.options.num_threads or self.capabilities.num_threads
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    ground: Ground
+    source: ModelSource
+    spec: ModelSpec
+    facts: ModelFacts
+    packed: PackedWeights
+    weights: WeightMemory
+    kv_dtypes: tuple[str, ...]
+    config: EngineConfig
+
+    def resolve_again(self) -> EngineConfig:
+        """Once the weights lie on a device of their own: the cache takes what they have left."""
+        platform = self.ground.platform
+        platform.give_back_unused()
+        config = resolve(self.config.options, self.facts, platform.capabilities(), self.kv_dtypes)
+        longest = min(config.max_model_len, self.config.max_model_len)  # for which the model was built
+        return replace(config, max_model_len=longest, adjustments=self.ground.adjustments + config.adjustments)
+
+
+def plan_start(options: EngineOptions) -> StartPlan:
+    """`options.model` is a path on this machine: a directory or a .gguf file. Raises the TriviumError of the first thing
+    that keeps the engine from running."""
+    selection = choose_platform(options.device)
+    source = open_source(Path(options.model))
+    spec = read_spec(source)
+    ground = lay_ground(selection, options, _model_facts(source, spec, options))
+    options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
+    packed = packed_weights_of(options, source, ops)
+    weights = _weight_memory(ground, source, spec, packed)
+    facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
+    kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
+    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes)
+    config = replace(config, adjustments=ground.adjustments + config.adjustments)
+    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, config)
+
+
+def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts) -> Ground:
+    platform, capabilities = selection.platform, selection.platform.capabilities()
+    facts, limited = _within_limits(facts, platform)
+    options, adjusted = settle_with_platform(options, platform.negotiate(wish_of(options), facts))
+    dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
+    num_threads = options.num_threads or capabilities.num_threads
+    ops = platform.make_ops(wish_of(options), num_threads)
+    if ops is None:
+        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
+    return Ground(selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops)
+
+
+def choose_platform(device: str) -> Selection:
+    """With its variables, and ours, checked."""
+    check_environment(os.environ, installed_plugins)
+    selection = select_platform(device)
+    variables = selection.platform.static().env.value or ()
+    if selection.platform.name in installed_plugins():
+        known = [variable.name for variable in variables]
+        check_plugin_environment(os.environ, selection.platform.name, known)
+    return selection
+
+
+def _model_facts(source: ModelSource, spec: ModelSpec, options: EngineOptions) -> ModelFacts:
+    return ModelFacts(
+        windows=spec.windows,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        max_position=spec.max_position,
+        checkpoint_dtype=spec.dtype,
+        activations_per_token=spec.activations_per_token,
+        vocab_size=spec.vocab_size,
+        weight_bytes=0 if options.load_format == "dummy" else _stored_bytes(source),
+    )
+
+
+def _stored_bytes(source: ModelSource) -> int:
+    tensors = source.tensors if isinstance(source, GGUFFile) else source.weights.tensors
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _within_limits(facts: ModelFacts, platform: Platform) -> tuple[ModelFacts, list[Adjustment]]:
+    limits = platform.with_model(facts).limits
+    longest = limits.value.max_model_len if limits.value is not None else None
+    if longest is None or longest >= facts.max_position:
+        return facts, []
+    reason = f"{platform.name} runs no longer sequences ({limits.reason}); the model was made for {facts.max_position}"
+    return replace(facts, max_position=longest), [Adjustment("max_model_len", str(longest), reason)]
+
+
+def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops) -> PackedWeights:
+    if options.load_format == "dummy":
+        return NoPackedWeights()
+    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
+
+
+def _weight_memory(ground: Ground, source: ModelSource, spec: ModelSpec, packed: PackedWeights) -> WeightMemory:
+    dtype = getattr(torch, ground.dtype)
+    if ground.options.load_format == "dummy":
+        return random_weight_memory(spec, ground.ops, dtype)
+    return weight_memory(locate_weights(source), ground.ops, dtype, ground.capabilities.device, packed.has)
+
+
+def _after_loading(capabilities: Capabilities, weights: WeightMemory) -> Capabilities:
+    """Where the engine has memory of its own, the cache takes what the weights leave."""
+    if not capabilities.memory_is_dedicated:
+        return capabilities
+    return replace(capabilities, available_bytes=max(0, capabilities.available_bytes - weights.own_bytes))

@@ -1,0 +1,98 @@
+"""How many bytes the weights will take, told from headers: the arithmetic of `load`, without its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from msgspec import Struct
+
+from trivium.kernels.ops import Ops, Packing
+from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
+from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, LocatedWeights
+from trivium.models.spec import ModelSpec
+from trivium.models.weights import NORM_SUFFIX, weight_shapes
+
+TYPE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
+
+
+class WeightMemory(Struct, frozen=True):
+    own_bytes: int  # held as long as the engine lives
+    mapped_bytes: int  # pages of files: shared between processes, dropped and read again by the system
+
+    @property
+    def total_bytes(self) -> int:
+        return self.own_bytes + self.mapped_bytes
+
+
+class _Laid(Struct, frozen=True):
+    nbytes: int
+    type: str
+    is_mapped: bool
+
+
+def weight_memory(
+    located: LocatedWeights, ops: Ops, dtype: torch.dtype, device: str, is_packed: Callable[[str], bool]
+) -> WeightMemory:
+    """`is_packed(name)`: the weight lies packed on disk already, and will be mapped from there."""
+    own = mapped = 0
+    weights = list(located.found)
+    embedding = _laid(weights[0], located.checkpoint, located.spec, ops, dtype, device)
+    for weight in weights:
+        laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
+        if _is_packed_by(ops, weight.name, weight.shape):
+            assert ops.packing is not None
+            nbytes, is_mapped = packed_bytes(ops.packing, laid.type, weight.shape), is_packed(weight.name)
+        else:
+            nbytes, is_mapped = laid.nbytes, laid.is_mapped
+        own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
+    if located.spec.tied_embeddings and ops.packing is not None:
+        # The embedding itself is read by rows; the output projection is a packed copy.
+        nbytes = packed_bytes(ops.packing, embedding.type, weights[0].shape)
+        own, mapped = (own, mapped + nbytes) if is_packed(OUTPUT_HEAD) else (own + nbytes, mapped)
+    return WeightMemory(own, mapped)
+
+
+def random_weight_memory(spec: ModelSpec, ops: Ops, dtype: torch.dtype) -> WeightMemory:
+    """Of a model without files."""
+    stored = getattr(torch, spec.dtype)
+    shapes = weight_shapes(spec)
+    own = 0
+    for name, shape in shapes.items():
+        kept = stored if len(shape) > 1 and ops.takes_stored_floats else dtype
+        kept = torch.float32 if name.endswith(NORM_SUFFIX) else kept
+        if _is_packed_by(ops, name, shape):
+            assert ops.packing is not None
+            own += packed_bytes(ops.packing, TYPE_NAMES[kept], shape)
+        else:
+            own += math.prod(shape) * kept.itemsize
+    if spec.tied_embeddings and ops.packing is not None:
+        kept = stored if ops.takes_stored_floats else dtype
+        own += packed_bytes(ops.packing, TYPE_NAMES[kept], shapes[EMBEDDING])
+    return WeightMemory(own, 0)
+
+
+def _is_packed_by(ops: Ops, name: str, shape: tuple[int, ...]) -> bool:
+    return ops.packing is not None and len(shape) > 1 and name != EMBEDDING
+
+
+def packed_bytes(packing: Packing, type: str, shape: tuple[int, ...]) -> int:
+    return math.prod(packing.data_shape(type, shape))
+
+
+def _laid(
+    weight: FoundWeight, checkpoint: Checkpoint, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str
+) -> _Laid:
+    stored = weight.type(checkpoint)
+    # What is stacked, taken apart or put in another order is copied; what is on another device is, too.
+    is_moved = len(weight.parts) > 1 or weight.place.half is not None or weight.place.interleaved_heads
+    is_mapped = device == "cpu" and not is_moved
+    if stored not in FLOAT_DTYPES:
+        return _Laid(weight.nbytes(checkpoint), stored, is_mapped)
+    if weight.name.endswith(NORM_SUFFIX):
+        wanted, is_mapped = torch.float32, is_mapped and not spec.norm.offset
+    else:
+        wanted = FLOAT_DTYPES[stored] if len(weight.shape) > 1 and ops.takes_stored_floats else dtype
+    is_mapped = is_mapped and wanted == FLOAT_DTYPES[stored]
+    return _Laid(math.prod(weight.shape) * wanted.itemsize, TYPE_NAMES[wanted], is_mapped)
