@@ -13,8 +13,10 @@ from trivium.platform import contract, contract_v1
 from trivium.types import checks, decisions, facts
 
 
-def shape(modules: list[ModuleType], protocol: type) -> str:
-    lines = [line for module in modules for value in vars(module).values() for line in _lines(value, module)]
+def shape(modules: list[ModuleType], shared: list[type], protocol: type) -> str:
+    """`shared`: structs of modules that hold others' too."""
+    own = [value for module in modules for value in vars(module).values() if _is_of(value, module)]
+    lines = [line for kind in [*own, *shared] for line in _lines(kind)]
     methods = sorted(
         f"{protocol.__name__}.{name}{inspect.signature(method)}"
         for name, method in vars(protocol).items()
@@ -24,9 +26,11 @@ def shape(modules: list[ModuleType], protocol: type) -> str:
     return "\n".join([*sorted(lines), *attributes, *methods]) + "\n"
 
 
-def _lines(value: object, module: ModuleType) -> list[str]:
-    if not isinstance(value, type) or value.__module__ != module.__name__:
-        return []
+def _is_of(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
+
+
+def _lines(value: type) -> list[str]:
     if issubclass(value, Struct):
         fields = msgspec.structs.fields(value)
         kinds = value.__annotations__
@@ -40,8 +44,8 @@ def _lines(value: object, module: ModuleType) -> list[str]:
 
 
 def present_shape() -> str:
-    return shape([contract, checks, decisions, facts], contract.Platform)
+    return shape([contract, checks, decisions], [facts.ModelFacts, facts.Capabilities], contract.Platform)
 
 
 def first_shape() -> str:
-    return shape([contract_v1], contract_v1.PlatformV1)
+    return shape([contract_v1], [facts.Capabilities], contract_v1.PlatformV1)
