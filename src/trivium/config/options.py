@@ -48,6 +48,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Meta(description="sequences that may wait for a row before new requests are refused", ge=0)
     ] = 4096
+    max_first_token_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="requests whose first token must be expected later are refused at once, with the time to come back;"
+            " default: they wait"
+        ),
+    ] = None
     enable_prefix_caching: Annotated[bool, Meta(description="reuse the KV blocks of prompts that begin alike")] = True
     overlap: Annotated[
         bool | None,

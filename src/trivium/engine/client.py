@@ -24,6 +24,7 @@ import zmq
 from msgspec import Struct
 
 from trivium.config.options import EngineOptions
+from trivium.engine.admission import Admission
 from trivium.engine.messages import (
     Deltas,
     Drain,
@@ -98,9 +99,11 @@ class Health(Struct, frozen=True):
 class RequestStream:
     """The deltas of one request, in order. Closing it before its end cancels the request."""
 
-    def __init__(self, request: Request, client: EngineClient) -> None:
+    def __init__(self, request: Request, client: EngineClient, admission: Admission) -> None:
         self.request = request
         self._client = client
+        self._admission = admission
+        admission.sent(request)
         self._arrived: list[Delta] = []
         self._open = set(range(request.n))  # sequences whose last delta has not come, and that were not cancelled
         self._error: TriviumError | None = None
@@ -157,8 +160,11 @@ class RequestStream:
                 self._client.cancel(self.request.id)
 
     def put(self, delta: Delta) -> None:
-        if delta.finish_reason is not None:
+        if delta.tokens:
+            self._admission.began(self.request)
+        if delta.finish_reason is not None and delta.index in self._unended:
             self._unended.discard(delta.index)
+            self._admission.sequence_ended(self.request, time.monotonic())
         if delta.index in self._open and not self.closed:
             self._arrived.append(delta)
             if delta.finish_reason is not None:
@@ -169,6 +175,8 @@ class RequestStream:
             self.ended.set()
 
     def fail(self, error: TriviumError) -> None:
+        self._admission.gone(self.request, len(self._unended))
+        self._unended.clear()
         self._error = error
         self.ended.set()
         self._wake.set()
@@ -282,6 +290,7 @@ class EngineClient:
         self._stats_asked: dict[int, asyncio.Future[Stats]] = {}
         self._last_stats: Stats | None = None
         self._watchdog: Watchdog | None = None  # while the process is ready
+        self._admission = Admission(options.max_num_seqs, options.max_waiting, options.max_first_token_seconds)
         self.malformed_frames = 0
         self.num_restarts = 0
 
@@ -339,7 +348,8 @@ class EngineClient:
                 raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
             await previous.ended.wait()
         assert self._child is not None
-        stream = self._streams[request.id] = RequestStream(request, self)
+        self._admission.check(request, time.monotonic())
+        stream = self._streams[request.id] = RequestStream(request, self, self._admission)
         self._child.send(request)
         return stream
 
@@ -474,6 +484,7 @@ class EngineClient:
                     self._take_delta(delta)
             case Stats():
                 self._last_stats = message
+                self._admission.hear(message.scheduler.prompt_token_seconds)
                 if self._watchdog is not None:
                     self._watchdog.hear(message.last_turn, message.longest_step)
                 asked = self._stats_asked.get(message.ticket) if message.ticket is not None else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+NEWEST = 0.1  # weight of a new step in the mean of late ones
+
 
 class Reading(Struct, frozen=True):
     """Sums since the start."""
@@ -33,6 +35,7 @@ class Odometer:
 
     def __init__(self) -> None:
         self.reading = Reading()
+        self.prompt_token_seconds = 0.0  # of late, in steps with prompts: their seconds for each of their tokens
         self._last_commit = 0.0
 
     def turn(self, planned: float, committed: float, num_rows: int, num_tokens: int, *, replayed: bool) -> float:
@@ -41,6 +44,9 @@ class Odometer:
         self._last_commit = committed
         before = self.reading
         has_prompts = num_tokens > num_rows
+        if has_prompts:
+            before_it = self.prompt_token_seconds or seconds / num_tokens
+            self.prompt_token_seconds = before_it + NEWEST * (seconds / num_tokens - before_it)
         self.reading = Reading(
             before.steps + 1,
             before.replayed + replayed,

@@ -24,6 +24,11 @@ class Pace:
         """There was nothing to do: how long that lasted tells nothing of the pace."""
         self._ends.clear()
 
+    @property
+    def between_ends(self) -> float:
+        """Seconds from one end to the next, while there is work."""
+        return self._between_ends
+
     def promise(self, now: float) -> float:
         """Seconds until a place becomes free that nobody was told of before."""
         next_place = max(self._promised, now) + self._between_ends

@@ -685,6 +685,7 @@ class Scheduler:
             planned_ahead=self._num_planned_ahead,
             discarded=self._num_discarded,
             held_back=dict(self._num_held_back),
+            prompt_token_seconds=self._odometer.prompt_token_seconds,
             failed_steps=self._num_failed_steps,
             suspects=len(self._suspects),
         )

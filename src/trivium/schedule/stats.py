@@ -26,5 +26,8 @@ class SchedulerStats(Struct, frozen=True):
     planned_ahead: int  # positions planned before their token was known
     discarded: int  # positions computed for sequences that had ended meanwhile
     held_back: dict[str, int]  # times a sequence could not be planned ahead, by reason
+    prompt_token_seconds: float = (
+        0.0  # of late: seconds of steps with prompts for each of their tokens; 0: there was none
+    )
     failed_steps: int = 0  # given up as a whole
     suspects: int = 0  # now: sequences that had a part in one, and run one by one
