@@ -287,6 +287,14 @@ def test_only_admins_see_the_sequences_and_prefixes_of_others(locked: ServerProc
     assert shown["alice"]["totals"]["prompt_tokens"] == shown["bob"]["totals"]["prompt_tokens"] > 0
 
 
+def test_what_is_made_in_the_background_takes_a_place_until_it_ends(locked: ServerProcess) -> None:
+    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": 7000}
+    made = locked.post("/v1/responses", body, headers=bearer("single")).json()["id"]
+    assert locked.post(CHAT, ASK, headers=bearer("single")).status_code == 429
+    assert locked.post(f"/v1/responses/{made}/cancel", headers=bearer("single")).status_code == 200
+    assert locked.post(CHAT, ASK, headers=bearer("single")).status_code == 200
+
+
 # Prefixes
 
 

@@ -164,6 +164,7 @@ def test_what_is_no_http_gets_the_envelope_too(server: ServerProcess) -> None:
     ):
         with connection(server) as sock:
             sock.sendall(junk)
-            status, _, body = read_answer(sock)
+            status, headers, body = read_answer(sock)
             assert status == 400
+            assert headers["x-request-id"].startswith("req_")
             assert b'"error"' in body

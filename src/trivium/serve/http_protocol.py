@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trivium.serve.errors import ApiError
 from trivium.serve.limits import Limits
+from trivium.serve.request_ids import new_request_id
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -101,6 +102,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.cycle is None or self.cycle.response_complete:
             body = error.encode()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[error.status] + head + body)
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "connection": "close",
+                "x-request-id": new_request_id(),
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self.transport.write(STATUS_LINE[error.status] + head.encode() + b"\r\n" + body)
         self.transport.close()

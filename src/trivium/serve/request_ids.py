@@ -9,6 +9,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
+def new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
+
+
 class RequestIds:
     """Each request has an id, the client's own where it sent one that can be shown, and each answer names it."""
 
@@ -18,7 +22,7 @@ class RequestIds:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = Headers(scope=scope).get("x-request-id", "")
-        request_id = sent if self._showable.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+        request_id = sent if self._showable.fullmatch(sent) else new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:

@@ -53,3 +53,15 @@ def test_a_caller_is_found_by_any_of_the_secrets_it_sent() -> None:
     assert caller is not None and caller.name == "second"
     assert keyring.caller_of(["wrong"]) is None
     assert keyring.caller_of([]) is None
+
+
+def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(ENTRY)
+    path.chmod(0o600)
+    Keyring(file=path)
+    assert not caplog.records
+    path.chmod(0o644)
+    Keyring(file=path)
+    (warning,) = caplog.messages
+    assert str(path) in warning and "hush-hush" not in warning

@@ -76,10 +76,17 @@ class Allowance:
     @contextmanager
     def request(self) -> Iterator[None]:
         """From a request's arrival to the last byte of its answer. Raises RateLimitedError where it has to wait."""
-        began = self._clock()
-        self._check(began)
+        now = self._clock()
+        self._check(now)
         if self._requests is not None:
-            self._requests.take(1, began)
+            self._requests.take(1, now)
+        with self.place():
+            yield
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Held by what runs, also where it was let in before."""
+        began = self._clock()
         self._running += 1
         try:
             yield

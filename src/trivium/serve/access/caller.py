@@ -46,6 +46,10 @@ class Caller(Struct, frozen=True, kw_only=True):
         """From its arrival to its end; raises RateLimitedError where it has to wait."""
         return nullcontext() if self.allowance is None else self.allowance.request()
 
+    def place(self) -> AbstractContextManager[None]:
+        """For what goes on after the request that began it has been answered."""
+        return nullcontext() if self.allowance is None else self.allowance.place()
+
     def charge(self, num_tokens: int) -> None:
         if self.allowance is not None:
             self.allowance.charge(num_tokens)

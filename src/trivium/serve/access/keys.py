@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,8 @@ from msgspec import Meta, Struct
 
 from trivium.serve.access.allowance import Rates
 from trivium.types.errors import ConfigError
+
+logger = logging.getLogger("trivium.serve")
 
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -62,6 +65,8 @@ def read_key_file(path: Path) -> list[Key]:
         raise ConfigError(f"the key file {path} is not TOML: {reason}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"the key file {path} is not as it should be: {error}") from None
+    if path.stat().st_mode & 0o004 and any(entry.key is not None for entry in file.key):
+        logger.warning("the key file %s holds keys that every user of this machine can read", path)
     return [_key(entry, path) for entry in file.key]
 
 

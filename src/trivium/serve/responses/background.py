@@ -89,7 +89,7 @@ class BackgroundResponse:
     async def _make(self) -> None:
         maker = self._maker
         try:
-            with self._state.request(self.response.id):
+            with self._state.request(self.response.id), asking().place():
                 async with aclosing(maker.events()) as batches:
                     async for events in batches:
                         await self._publish(events)
