@@ -164,7 +164,7 @@ def test_an_answer_says_where_its_time_went(parrot: ServerProcess, open_page: Op
     page.get_by_role("button", name="Timing").click()
     expect(answers(page).locator(".account")).to_contain_text("from the first byte to the last")
     expect(answers(page).locator(".account dd", has_text="decoding")).to_be_visible()
-    expect(answers(page).locator(".account-bar [data-cause=decode]")).to_be_visible()
+    expect(answers(page).locator(".cause-bar [data-cause=decode]")).to_be_visible()
 
 
 def test_a_refusal_is_told_and_can_be_tried_again(parrot: ServerProcess, open_page: Open) -> None:
@@ -234,6 +234,7 @@ def test_the_live_view_moves_with_the_engine(server: ServerProcess, open_page: O
     server.wait_until_idle()
     expect(tile("Running")).to_have_text("0")
     expect(page.locator(".lane")).to_have_count(0)
+    expect(page.locator(".requests tbody tr").first).to_contain_text("cancelled")
 
 
 def test_settings_and_theme_are_kept_between_visits(parrot: ServerProcess, open_page: Open) -> None:

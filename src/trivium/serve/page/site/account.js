@@ -1,6 +1,7 @@
 // Where an answer's time went, as the server accounts for it: one bar for the whole, one line for each cause.
 
 import { call } from "./api.js";
+import { causeBar } from "./cause_bar.js";
 import { make } from "./dom.js";
 import { duration, percent } from "./figures.js";
 
@@ -39,15 +40,9 @@ function drawn({ account, sentences }) {
   const causes = Object.entries(account.causes).sort(([, one], [, other]) => other - one);
   // The sentences after the first stand in the same order; of each, what follows the figures.
   const meanings = sentences.slice(1).map((sentence) => sentence.slice(sentence.indexOf("%") + 1).trim());
-  const bar = make("div.account-bar", { "aria-hidden": "true" });
-  for (const [cause, seconds] of Object.entries(account.causes)) {
-    const piece = make("i", { "data-cause": cause });
-    piece.style.width = `${(100 * seconds) / account.seconds}%`;
-    bar.append(piece);
-  }
   const lines = causes.flatMap(([cause, seconds], i) => [
     make("dt", { "data-cause": cause }, make("i"), duration(seconds), make("span", {}, percent(seconds, account.seconds))),
     make("dd", {}, meanings[i]),
   ]);
-  return [make("p.account-total", {}, `${duration(account.seconds)} from the first byte to the last`), bar, make("dl", {}, ...lines)];
+  return [make("p.account-total", {}, `${duration(account.seconds)} from the first byte to the last`), causeBar(account, account.seconds), make("dl", {}, ...lines)];
 }

@@ -5,6 +5,7 @@ import { byId, make } from "./dom.js";
 import { count, duration, percent } from "./figures.js";
 import { startLoad } from "./load.js";
 import { PrefixMap } from "./prefix_map.js";
+import { RecentRequests } from "./recent_requests.js";
 import { SequenceLanes } from "./sequence_lanes.js";
 import { TimeChart } from "./time_chart.js";
 
@@ -25,6 +26,7 @@ export class EngineView {
   #lanes = new SequenceLanes();
   #blocks = new BlockMap();
   #prefixes = new PrefixMap();
+  #requests = new RecentRequests();
   #facts = make("dl.facts");
   #state = make("p.engine-state", { role: "status" });
 
@@ -36,7 +38,7 @@ export class EngineView {
       make("div.tiles", {}, ...Object.values(this.#tiles).map(({ element }) => element)),
       make("div.panels", {},
         this.#throughput.element, this.#sequences.element, this.#lanes.element, this.#blocks.element, this.#prefixes.element,
-        this.#firstToken.element, this.#interToken.element,
+        this.#firstToken.element, this.#interToken.element, this.#requests.element,
         make("section.panel.wide", {}, make("h2", {}, "What runs"), this.#facts))));
     feed.listen(() => this.#show(feed));
   }
@@ -57,6 +59,7 @@ export class EngineView {
     this.#tiles.inter.value.textContent = duration(latency.inter_token?.p50 ?? null);
     this.#tiles.hits.value.textContent = percent(totals.cached_tokens, totals.prompt_tokens);
     for (const chart of [this.#throughput, this.#sequences, this.#firstToken, this.#interToken]) chart.show(points);
+    this.#requests.show(view);
     this.#lanes.show(live.sequences, live.waiting);
     this.#blocks.show(live.kv, model.block_size);
     this.#prefixes.show(live.prefixes, live.prefixes_are_whole, model.block_size);
