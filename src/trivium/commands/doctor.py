@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from trivium.commands.doctor_report import doctor_report
 from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
+from trivium.commands.report_lines import doctor_report
 from trivium.config.options import EngineOptions
 from trivium.engine.preview import Preview, PreviewRequest, preview
 from trivium.llm.text_side import read_text_side

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from trivium.commands.report_lines import choice_lines, kernel_lines, short_memory_line
 from trivium.dialects.dialect import Dialect
 from trivium.types.card import ModelCard
 
@@ -15,16 +16,17 @@ def start_report(
     if card.task == "generate":
         tokens = card.num_blocks // card.num_kv_groups * card.block_size
         yield f"KV cache  {card.num_blocks} blocks of {card.block_size} tokens, {card.kv_cache_dtype}, room for {tokens} tokens"
-    for provider, ops in _ops_by_provider(card.kernels).items():
-        yield f"kernels   {provider}: {', '.join(ops)}"
+    report = card.report
+    yield from kernel_lines(report)
     yield f"graph     {card.graph}"
-    if card.packed:
-        yield f"weights   {card.packed}"
+    if report.happened is not None and report.happened.packed:
+        yield f"weights   {report.happened.packed}"
+    if report.memory:
+        yield short_memory_line(report)
     if dialect is not None and card.task == "generate":
         marks = f"between {dialect.reasoning.start} and {dialect.reasoning.end}" if dialect.reasoning else "not marked"
         yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"
-    for adjustment in card.adjustments:
-        yield f"chosen    {adjustment.option} = {adjustment.value}: {adjustment.reason}"
+    yield from choice_lines(report)
     yield f"ready     {url} after {seconds:.1f} s; open it in a browser, or try:"
     route, body = _example(card)
     yield f"  curl {url}{route} -H 'content-type: application/json' \\"
@@ -44,12 +46,3 @@ def _example(card: ModelCard) -> tuple[str, str]:
         case "generate":
             message = '{"role": "user", "content": "Hello!"}'
             return "/v1/chat/completions", f'{{"model": "{card.name}", "messages": [{message}], "stream": true}}'
-
-
-def _ops_by_provider(kernels: Sequence[str]) -> dict[str, list[str]]:
-    """Each line of a card is `op: provider (reason)`; most ops have the same."""
-    found: dict[str, list[str]] = {}
-    for line in kernels:
-        op, _, provider = line.partition(": ")
-        found.setdefault(provider, []).append(op)
-    return found

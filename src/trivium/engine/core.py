@@ -17,16 +17,13 @@ from trivium.engine.plan import StartPlan, plan_start
 from trivium.engine.report import report_start, resident_bytes
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
-from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
 from trivium.grammar.service import GrammarService
-from trivium.kernels.ops import Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model
-from trivium.models.packed_weights import PackedWeights
 from trivium.models.spec import ModelSpec
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
@@ -85,7 +82,7 @@ class EngineCore:
             warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
             self._runner.graph.count_anew()
         report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph, before)
-        self.card = _card(self.config, spec, ops, plan.packed, self._runner.graph, report)
+        self.card = _card(self.config, spec, report)
         self._scheduler = Scheduler(
             limits,
             self.config.kv,
@@ -201,9 +198,7 @@ def _build_model(plan: StartPlan) -> Decoder:
     )
 
 
-def _card(
-    config: EngineConfig, spec: ModelSpec, ops: Ops, packed: PackedWeights, graph: GraphMode, report: Report
-) -> ModelCard:
+def _card(config: EngineConfig, spec: ModelSpec, report: Report) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name.removesuffix(".gguf"),
         path=config.options.model,
@@ -216,10 +211,6 @@ def _card(
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
         num_kv_groups=len(config.kv.groups),
-        kernels=tuple(f"{op}: {provider.name} ({provider.reason})" for op, provider in ops.providers.items()),
-        packed=packed.state,
-        graph=graph.state,
-        adjustments=config.adjustments,
         report=report,
     )
 

@@ -9,16 +9,14 @@ import torch
 
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig
-from trivium.engine.plan_encoder import OPS_OF_ENCODERS, EncoderPlan, plan_encoder, report_encoder_start
+from trivium.engine.plan_encoder import EncoderPlan, plan_encoder, report_encoder_start
 from trivium.engine.report import resident_bytes
-from trivium.execute.encoder_runner import WHY_EAGER, EncoderRunner
+from trivium.execute.encoder_runner import EncoderRunner
 from trivium.formats.huggingface import HFDirectory
-from trivium.kernels.ops import Ops
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import load_encoder, random_encoder
-from trivium.models.packed_weights import PackedWeights
 from trivium.schedule.encoder_scheduler import EncoderScheduler
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.snapshot import Snapshot
@@ -36,7 +34,7 @@ class EncoderCore:
     def __init__(self, options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> None:
         before = resident_bytes()
         plan = plan_encoder(options, source, family)
-        self.config, ops, options = plan.config, plan.ground.ops, plan.ground.options
+        self.config, options = plan.config, plan.ground.options
         plan.ground.platform.open(plan.ground.num_threads)
         model = _build_model(plan)
         self._runner = EncoderRunner(model)
@@ -49,7 +47,7 @@ class EncoderCore:
                 max_waiting=options.max_waiting,
             )
         )
-        self.card = _card(self.config, plan.spec, ops, plan.packed, report_encoder_start(plan, model, before))
+        self.card = _card(self.config, plan.spec, report_encoder_start(plan, model, before))
 
     @property
     def has_work(self) -> bool:
@@ -97,7 +95,7 @@ def _build_model(plan: EncoderPlan) -> Encoder:
     return load_encoder(plan.source, plan.family, ops, dtype, device, plan.packed)
 
 
-def _card(config: EncoderConfig, spec: EncoderSpec, ops: Ops, packed: PackedWeights, report: Report) -> ModelCard:
+def _card(config: EncoderConfig, spec: EncoderSpec, report: Report) -> ModelCard:
     return ModelCard(
         name=config.options.served_model_name or Path(config.options.model).name,
         path=config.options.model,
@@ -110,9 +108,5 @@ def _card(config: EncoderConfig, spec: EncoderSpec, ops: Ops, packed: PackedWeig
         num_blocks=0,
         task="score" if spec.num_labels else "embed",
         vector_size=spec.vector_size,
-        kernels=tuple(f"{op}: {ops.providers[op].name} ({ops.providers[op].reason})" for op in OPS_OF_ENCODERS),
-        packed=packed.state,
-        graph=f"none: {WHY_EAGER}",
-        adjustments=config.adjustments,
         report=report,
     )

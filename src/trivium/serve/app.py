@@ -49,6 +49,7 @@ from trivium.serve.openai.responses import (
 from trivium.serve.operations import health, metrics, progress
 from trivium.serve.page.files import front_door, page_file
 from trivium.serve.paths import NormalPaths
+from trivium.serve.report import report
 from trivium.serve.request_ids import RequestIds
 from trivium.serve.requests import explain_request, list_requests
 from trivium.serve.sse import EventStreamResponse
@@ -130,6 +131,7 @@ def routes(state: ServerState) -> Starlette:
             plain("/requests", list_requests, "GET", engine=False),
             plain("/requests/{request_id:path}", explain_request, "GET", engine=False),
             plain("/engine", engine, "GET", engine=False),
+            plain("/report", report, "GET", engine=False),
             plain("/", front_door, "GET", engine=False),
             plain("/page/{name}", page_file, "GET", engine=False),
         ],

@@ -6,7 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trivium.types.facts import Adjustment
 from trivium.types.report import Report
 
 # What a model does: go on with a text; make a vector of one; judge a text or a pair of them.
@@ -27,8 +26,14 @@ class ModelCard(Struct, frozen=True):
     vector_size: int = 0  # elements that an encoder gives of a text
     kv_cache_dtype: str = "float32"
     num_kv_groups: int = 1  # a token takes room in a block of each
-    kernels: tuple[str, ...] = ()  # one line for each op: which provider runs it and why
-    packed: str = ""  # where packed weights came from and are kept
-    graph: str = ""  # whether steps are replayed from a recording, and if not, why
-    adjustments: tuple[Adjustment, ...] = ()
-    report: Report | None = None  # what was planned, and what happened
+    report: Report = Report()  # what was planned, and what happened
+
+    @property
+    def graph(self) -> str:
+        """Whether steps are replayed from a recording, and if not, why."""
+        return self.report.happened.graph if self.report.happened is not None else ""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """One line for each op: which provider runs it and why."""
+        return tuple(f"{one.op}: {one.kernel} ({one.reason})" for one in self.report.kernels)
