@@ -19,6 +19,7 @@ from trivium.observe.events import (
 )
 from trivium.observe.request_account import MEANINGS
 from trivium.observe.request_end import RequestEnd
+from trivium.observe.vllm_names import VllmNames
 from trivium.types.grammar_stats import GrammarStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -96,6 +97,8 @@ class Metrics:
 
         self._engine = EngineCollector()
         registry.register(self._engine)
+        self._vllm_names = CollectorRegistry()
+        self._vllm_names.register(VllmNames(registry.collect))
 
     def on_event(self, event: Event) -> None:
         match event:
@@ -125,7 +128,7 @@ class Metrics:
                 self._engine.sample = event
 
     def exposition(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + generate_latest(self._vllm_names)
 
 
 class EngineCollector(Collector):
