@@ -11,6 +11,7 @@ from typing import Any
 import ollama
 import openai
 import pytest
+from openapi_schemas import assert_conforms
 from server_process import ServerProcess
 from tiny_model import CONTEXT, MODEL
 
@@ -50,6 +51,10 @@ def cosine(one: list[float], other: list[float]) -> float:
 def test_m1_embeddings_are_the_models_own(server: ServerProcess, expected: list[list[float]]) -> None:
     for found, wanted in zip(vectors(server, input=TEXTS), expected, strict=True):
         assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_m1_answers_conform_to_openais_document(server: ServerProcess) -> None:
+    assert_conforms(server.post("/v1/embeddings", {"input": TEXTS}).json(), "CreateEmbeddingResponse")
 
 
 def test_m1_the_client_gets_base64_and_reads_it(client: openai.OpenAI, server: ServerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openai
 import pytest
+from openapi_schemas import assert_conforms
 from server_process import ServerProcess
 from tiny_model import CONTEXT, MODEL
 
@@ -11,7 +12,7 @@ from tiny_model import CONTEXT, MODEL
 def test_m2_models_are_listed(server: ServerProcess, client: openai.OpenAI) -> None:
     answer = server.get("/v1/models").json()
     assert answer == server.get("/v1/models").json()
-    assert answer["object"] == "list"
+    assert_conforms(answer, "ListModelsResponse")
     (model,) = answer["data"]
     assert (model["id"], model["object"], model["max_model_len"], model["parent"]) == (MODEL, "model", CONTEXT, None)
     assert isinstance(model["created"], int) and model["owned_by"] and model["root"] == MODEL
@@ -20,7 +21,7 @@ def test_m2_models_are_listed(server: ServerProcess, client: openai.OpenAI) -> N
 
 def test_m3_a_model_is_retrieved_by_an_id_with_a_slash(server: ServerProcess, client: openai.OpenAI) -> None:
     assert client.models.retrieve(MODEL).id == MODEL
-    assert server.get(f"/v1/models/{MODEL}").json()["id"] == MODEL
+    assert_conforms(server.get(f"/v1/models/{MODEL}").json(), "Model")
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("some/other")
     assert caught.value.code == "model_not_found"
