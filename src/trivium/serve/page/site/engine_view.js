@@ -60,7 +60,7 @@ export class EngineView {
     this.#tiles.hits.value.textContent = percent(totals.cached_tokens, totals.prompt_tokens);
     for (const chart of [this.#throughput, this.#sequences, this.#firstToken, this.#interToken]) chart.show(points);
     this.#requests.show(view);
-    this.#lanes.show(live.sequences, live.waiting);
+    this.#lanes.show(live);
     this.#blocks.show(live.kv, model.block_size);
     this.#prefixes.show(live.prefixes, live.prefixes_are_whole, model.block_size);
   }

@@ -7,6 +7,8 @@ const BAR = 18;
 const ROW = 26;
 const STEP = 16; // between a chain's end and its children
 const LONGEST = 40; // rows
+const NOTHING = "Nothing is cached yet. Prompts that begin alike will share their beginning here.";
+const WITHHELD = "Only an admin's key shows what is cached.";
 
 export class PrefixMap {
   #chains = [];
@@ -15,7 +17,7 @@ export class PrefixMap {
 
   constructor() {
     this.svg = draw("svg", { class: "prefix-map", role: "img" });
-    this.empty = make("p.nothing", {}, "Nothing is cached yet. Prompts that begin alike will share their beginning here.");
+    this.empty = make("p.nothing");
     this.note = make("p.hint");
     const legend = make("div.legend", {},
       make("span", { "data-block": "held" }, make("i"), "In use"),
@@ -28,6 +30,7 @@ export class PrefixMap {
   show(chains, whole, blockSize) {
     this.#chains = chains;
     this.#whole = whole;
+    this.empty.textContent = whole ? NOTHING : WITHHELD;
     this.#blockSize = blockSize;
     this.#draw();
   }

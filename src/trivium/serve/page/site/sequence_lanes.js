@@ -14,14 +14,15 @@ export class SequenceLanes {
     this.element = make("figure.panel", {}, make("figcaption", {}, make("h2", {}, "Sequences"), make("div.legend", {}, ...legend)), this.lanes, this.empty);
   }
 
-  show(sequences, waiting) {
+  show({ sequences, running: numRunning, waiting }) {
     const running = sequences.filter(({ row }) => row >= 0);
     // Lanes are compared with each other, and short ones do not fill the width.
     const longest = Math.max(256, ...running.map(({ prompt, generated }) => prompt + generated));
     this.lanes.replaceChildren(...running.slice(0, SHOWN).map((sequence) => lane(sequence, longest)));
     const hidden = running.length - SHOWN;
-    const words = [hidden > 0 ? `${plural(hidden, "more")} running` : null, waiting > 0 ? `${count(waiting)} waiting` : null];
-    this.empty.textContent = running.length === 0 && waiting === 0 ? "Nothing is running. Ask something, and it appears here." : words.filter(Boolean).join(", ");
+    const withheld = numRunning > 0 && running.length === 0;
+    const words = [withheld ? `${plural(numRunning, "sequence")} running, which only an admin's key shows` : null, hidden > 0 ? `${count(hidden)} more running` : null, waiting > 0 ? `${count(waiting)} waiting` : null];
+    this.empty.textContent = numRunning === 0 && waiting === 0 ? "Nothing is running. Ask something, and it appears here." : words.filter(Boolean).join(", ");
     this.empty.hidden = this.empty.textContent === "";
   }
 }
