@@ -73,7 +73,10 @@ class Answer:
                 yield at, body
             if self._framing.done:
                 return
-            at, data = await self._connection.read()
+            try:
+                at, data = await self._connection.read()
+            except ConnectionError as error:
+                raise TransportError(Outcome.CUT, str(error)) from None
             if not data:
                 self._framing.end()
                 return
@@ -171,7 +174,7 @@ class _Connection:
                 if len(head) > HEAD_BYTES:
                     raise TransportError(Outcome.MALFORMED, f"the head of the answer is over {HEAD_BYTES} bytes")
         except ConnectionError as error:
-            raise TransportError(Outcome.RESET, str(error)) from None
+            raise TransportError(Outcome.CUT if head else Outcome.RESET, str(error)) from None
         head, _, rest = head.partition(b"\r\n\r\n")
         self._leftover = (at, rest)
         status, headers = _parse_head(head)
@@ -179,10 +182,7 @@ class _Connection:
 
     async def read(self) -> tuple[int, bytes]:
         """Empty at the end of the connection."""
-        try:
-            data = await self._reader.read(READ_BYTES)
-        except ConnectionError as error:
-            raise TransportError(Outcome.CUT, str(error)) from None
+        data = await self._reader.read(READ_BYTES)
         return time.monotonic_ns(), data
 
     def take_leftover(self) -> tuple[int, bytes]:

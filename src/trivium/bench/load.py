@@ -23,7 +23,6 @@ async def open_loop(
     client: OpenAIClient, plan: Sequence[PlannedRequest], run: int, watcher: Watcher
 ) -> list[RequestSample]:
     """Each request is sent at its own time; how many are under way, and how long they take, delays none."""
-    bodies = [client.encode(request) for request in plan]
     origin = time.monotonic_ns()
 
     async def send(request: PlannedRequest, body: bytes) -> RequestSample:
@@ -34,7 +33,8 @@ async def open_loop(
 
     async with asyncio.TaskGroup() as group:
         tasks = []
-        for request, body in zip(plan, bodies, strict=True):
+        for request in plan:
+            body = client.encode(request)  # before its time; not all at once, for a long trace has gigabytes of text
             await _sleep_until(origin + request.at_ns)
             tasks.append(group.create_task(send(request, body)))
     return [task.result() for task in tasks]
@@ -44,12 +44,13 @@ async def closed_loop(
     client: OpenAIClient, plan: Sequence[PlannedRequest], run: int, concurrency: int, watcher: Watcher
 ) -> list[RequestSample]:
     """As many clients as `concurrency`, each of which asks again as soon as it has its answer."""
-    waiting = iter([(request, client.encode(request)) for request in plan])
+    waiting = iter(plan)
     samples: list[RequestSample] = []
     origin = time.monotonic_ns()
 
     async def ask_again_and_again() -> None:
-        for request, body in waiting:
+        for request in waiting:
+            body = client.encode(request)
             watcher.sent()
             sample = await client.send(request, body, run, origin, time.monotonic_ns() - origin)
             watcher.ended(sample)

@@ -15,6 +15,7 @@ from trivium.bench.samples import RequestSample
 from trivium.bench.table import (
     RATIO_NAMES,
     has_details,
+    other_figures,
     ratio_rows,
     significant,
     spread_rows,
@@ -56,7 +57,7 @@ def _body(record: Record, samples: Sequence[RequestSample], results: Results) ->
         yield '<section class="plots">'
         for plan, figures in zip(record.runs, results.runs, strict=True):
             yield f'<div><h2>{escape(plan.label)} <span class="soft">milliseconds</span></h2>'
-            yield _table(spread_rows(figures)) + "</div>"
+            yield f'{_table(spread_rows(figures))}<p class="note">{escape(other_figures(figures))}</p></div>'
         yield "</section>"
     yield from _background(record)
 

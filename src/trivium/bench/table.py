@@ -28,6 +28,7 @@ def result_lines(record: Record, results: Results) -> Iterator[str]:
             yield ""
             yield f"{plan.label}, milliseconds"
             yield from aligned(spread_rows(figures))
+            yield other_figures(figures)
     if results.compared is not None:
         yield ""
         yield from _compared_lines(results.compared)
@@ -87,6 +88,14 @@ def spread_rows(figures: RunFigures) -> list[Sequence[str]]:
             values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
             rows.append((name, *map(significant, values), str(spread.count)))
     return rows
+
+
+def other_figures(figures: RunFigures) -> str:
+    return (
+        f"{figures.mean_in_flight:.3g} requests in flight on average, {figures.peak_in_flight} at most;"
+        f" {figures.prompt_tokens} tokens of prompts and {figures.output_tokens} of answers,"
+        f" {figures.total_tokens_per_s:.1f} tokens/s in all"
+    )
 
 
 def slo_sentence(record: Record, results: Results) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -27,6 +29,12 @@ def text_event(text: str, finish: str | None = None) -> bytes:
 def plain(status: int, body: bytes, *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status} X", f"content-length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes with an RST, as a process that crashed does."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 class FakePeer:
@@ -84,8 +92,15 @@ class FakePeer:
                 writer.write(plain(429, b'{"error": {"message": "busy"}}', "retry-after: 1"))
             case "status 500":
                 writer.write(plain(500, b"oh"))
-            case "reset":
+            case "closed":
                 writer.transport.abort()
+            case "reset":
+                reset(writer)
+            case "reset in stream":
+                writer.write(STREAM_HEAD + chunk(text_event("a")))
+                await writer.drain()
+                await asyncio.sleep(0.05)  # what was written is taken before the reset, which discards it
+                reset(writer)
             case "not http":
                 writer.write(b"220 mail ready\r\n\r\n")
                 writer.close()

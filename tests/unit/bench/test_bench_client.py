@@ -64,7 +64,9 @@ def test_pieces_have_the_times_at_which_they_came() -> None:
     [
         ("status 429", "http 429"),
         ("status 500", "http 500"),
+        ("closed", "reset"),
         ("reset", "reset"),
+        ("reset in stream", "cut"),
         ("not http", "malformed"),
         ("hang", "timeout"),
         ("hang in stream", "timeout"),
