@@ -19,6 +19,7 @@ from trivium.bench.settings import (
     SearchSettings,
     SloSettings,
     TargetSettings,
+    ThroughputSettings,
     WorkloadSettings,
 )
 from trivium.commands.options import UsageError, add_options
@@ -137,7 +138,7 @@ def _add_bench(commands: _Commands) -> None:
     load = (WorkloadSettings, ArrivalSettings)
     for name, summary, structs in (
         ("serve", "latency under a load, open (--rate) or closed (--concurrency)", (*load, SloSettings)),
-        ("throughput", "tokens a second when all requests come at once", (WorkloadSettings,)),
+        ("throughput", "tokens a second when all requests come at once", (WorkloadSettings, ThroughputSettings)),
         ("latency", "one request at a time", (WorkloadSettings,)),
         ("prefix", "what is gained where prompts begin alike", (*load, PrefixSettings)),
         ("replay", "arrivals and lengths of a Mooncake or Azure trace", (ReplaySettings, SloSettings)),
@@ -146,8 +147,6 @@ def _add_bench(commands: _Commands) -> None:
         parser = _add_mode(modes, name, summary)
         if name == "replay":
             parser.add_argument("trace", help="a Mooncake .jsonl or an Azure .csv file")
-        if name == "throughput":
-            parser.add_argument("--concurrency", type=int, metavar="N", help="requests under way at most; default: all")
         parser.add_argument("start_model", nargs="?", metavar="model", help=f"to start a server with: {MODEL_HELP}")
         for struct in (TargetSettings, *structs, AnswerOptions, OutputSettings):
             add_options(parser, struct, _title(struct))

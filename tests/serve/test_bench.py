@@ -33,7 +33,8 @@ DELAY = 1.0  # seconds; answers of the tiny model take a small part of it
 
 
 def bench(folder: Path, *arguments: str) -> Evidence:
-    assert cli.main(["bench", *arguments, "--output", str(folder)]) == 0
+    """The words of each test are its own, and always the same."""
+    assert cli.main(["bench", *arguments, "--words", folder.parent.name, "--output", str(folder)]) == 0
     assert list(problems_of(folder)) == []
     return read_bundle(folder)
 
@@ -126,6 +127,15 @@ def test_a_server_behind_a_delay_is_shown_to_be_slower(server: ServerProcess, tm
     assert all(sample.ttft_ns >= 0.99 * DELAY * 1e9 for sample in late)
 
 
+def test_an_experiment_does_not_find_the_words_of_an_earlier_one(server: ServerProcess, tmp_path: Path) -> None:
+    shares = []
+    for number, words in enumerate(("", "", "the same", "the same")):  # without a name, new ones
+        flags = ("--base-url", server.url, *WORKLOAD, "--words", words)
+        assert cli.main(["bench", "latency", *flags, "--output", str(tmp_path / f"{number}")]) == 0
+        shares.append(read_bundle(tmp_path / f"{number}").figures.runs[0].cached_share)
+    assert max(shares[:3]) < 0.4 < 0.7 < shares[3]
+
+
 def test_a_key_is_sent_and_not_kept(server: ServerProcess, tmp_path: Path) -> None:
     folder = tmp_path / "b"
     bench(folder, "latency", "--base-url", server.url, "--requests", "1", "--warmup", "0", "--api-key", "sk-hidden")
@@ -180,7 +190,13 @@ def test_no_server_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         ("slo",),
         ("serve", "some-model", "--base-url", "http://127.0.0.1:1"),
+        ("slo", "--ttft-ms", "5", "--rate", "1"),
         ("serve", "--requests", "0"),
+        ("serve", "--rate", "fast"),
+        ("serve", "--rate", "1,0"),
+        ("serve", "--rate", "1", "--concurrency", "1"),
+        ("throughput", "--concurrency", "0"),
+        ("prefix", "--rate", "1,2"),
         ("compare", "http://127.0.0.1:1", "http://127.0.0.1:1", "--b-options", "x"),
         ("compare", "one-server-only"),
     ],

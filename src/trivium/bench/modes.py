@@ -24,17 +24,19 @@ from trivium.bench.target import ReachedServer
 from trivium.bench.trace import TracedRequest
 from trivium.bench.workload import replay, schedule, sharing, synthetic
 
-DEFAULT_CONCURRENCY = 8
-
 
 async def serve(
-    experiment: Experiment, server: ReachedServer, workload: WorkloadSettings, arrival: ArrivalSettings
+    experiment: Experiment,
+    server: ReachedServer,
+    workload: WorkloadSettings,
+    arrival: ArrivalSettings,
+    loads: Sequence[RunPlan],
 ) -> None:
-    """One run for each rate, or one closed loop."""
+    """One run for each load."""
     await _warm_up(experiment, server, workload)
-    for plan in _loads(arrival):
-        requests = synthetic(workload, plan.label, server.cost)
-        await experiment.run(server, plan, _scheduled(requests, plan, arrival, f"{workload.seed}/{plan.label}"))
+    for number, plan in enumerate(loads):
+        requests = synthetic(workload, f"run {number}", server.cost)
+        await experiment.run(server, plan, _scheduled(requests, plan, arrival, str(workload.seed)))
 
 
 async def throughput(
@@ -58,11 +60,11 @@ async def prefix(
     server: ReachedServer,
     workload: WorkloadSettings,
     arrival: ArrivalSettings,
+    load: RunPlan,
     settings: PrefixSettings,
 ) -> None:
     """The same load twice: prompts as long that share nothing, then prompts that share their beginnings."""
     await _warm_up(experiment, server, workload)
-    (load,) = _one_load(arrival)
     for label, shared in (("nothing shared", False), ("prefixes shared", True)):
         plan = msgspec.structs.replace(load, label=label)
         requests = sharing(workload, settings, label, server.cost, shared=shared)
@@ -78,7 +80,7 @@ async def replay_trace(
             f"the trace has no request at or after {settings.start:g} s; its last is at {trace[-1].at:g} s"
         )
     experiment.notes += made.notes
-    await _warm_up(experiment, server, WorkloadSettings(warmup=settings.warmup, seed=settings.seed))
+    await _warm_up(experiment, server, WorkloadSettings(warmup=settings.warmup, words=settings.words))
     span = made.plan[-1].at_ns / 1e9
     rate = (len(made.plan) - 1) / span if span else None
     await experiment.run(server, RunPlan(label="replay", loop="open", rate=rate), made.plan)
@@ -93,10 +95,6 @@ async def slo_search(
     search: SearchSettings,
 ) -> None:
     """One run for each rate that is tried."""
-    if arrival.rate is not None or arrival.concurrency is not None:
-        raise BenchError("the search chooses the rates itself: leave out --rate and --concurrency")
-    if not str(slo):
-        raise BenchError("a search needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
     await _warm_up(experiment, server, workload)
 
     async def keeps(rate: float) -> bool:
@@ -113,11 +111,11 @@ async def compare(
     sides: dict[Side, ReachedServer],
     workload: WorkloadSettings,
     arrival: ArrivalSettings,
+    load: RunPlan,
     settings: CompareSettings,
 ) -> None:
     """Both sides in every round, A first and B first in turns. Lengths and arrivals are the same for both; the words are
     not, so that two names of one server do not find each other's prompts in the cache."""
-    (load,) = _one_load(arrival)
     for server in sides.values():
         await _warm_up(experiment, server, workload)
     orders: tuple[tuple[Side, Side], ...] = (("a", "b"), ("b", "a"))
@@ -140,29 +138,3 @@ def _scheduled(
     requests: list[PlannedRequest], plan: RunPlan, arrival: ArrivalSettings, seed: str
 ) -> list[PlannedRequest]:
     return requests if plan.rate is None else schedule(requests, plan.rate, arrival, seed)
-
-
-def _loads(arrival: ArrivalSettings) -> list[RunPlan]:
-    if arrival.rate is None:
-        concurrency = arrival.concurrency or DEFAULT_CONCURRENCY
-        return [RunPlan(label=f"{concurrency} at a time", loop="closed", concurrency=concurrency)]
-    if arrival.concurrency is not None:
-        raise BenchError("--rate is for an open loop and --concurrency for a closed one: give one of them")
-    return [RunPlan(label=f"{rate:g}/s", loop="open", rate=rate) for rate in _rates(arrival.rate)]
-
-
-def _one_load(arrival: ArrivalSettings) -> list[RunPlan]:
-    loads = _loads(arrival)
-    if len(loads) > 1:
-        raise BenchError(f"one --rate is wanted here, not {len(loads)}")
-    return loads
-
-
-def _rates(text: str) -> list[float]:
-    try:
-        rates = [float(part) for part in text.split(",")]
-    except ValueError:
-        rates = []
-    if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise BenchError(f"--rate {text!r}: not numbers above 0, separated by commas")
-    return rates

@@ -61,14 +61,14 @@ def prefixed_prompt(prefix_key: str, prefix_tokens: int, key: str, own_tokens: i
     return " ".join(prefix + random_words(key, cost.words_per_block(own_tokens)))
 
 
-def block_prompt(seed: str, blocks: tuple[int, ...], block_tokens: int, tokens: int, cost: PromptCost) -> str:
+def block_prompt(name: str, blocks: tuple[int, ...], block_tokens: int, tokens: int, cost: PromptCost) -> str:
     """A text made of blocks: those with equal numbers are equal."""
     wanted = cost.words_for(tokens)
     words: list[str] = []
     for block in blocks:
         if len(words) >= wanted:
             break
-        words += random_words(f"{seed}/block/{block}", cost.words_per_block(block_tokens))
+        words += random_words(f"{name}/block/{block}", cost.words_per_block(block_tokens))
     if len(words) < wanted:
-        words += random_words(f"{seed}/rest/{blocks}", wanted - len(words))
+        words += random_words(f"{name}/rest/{blocks}", wanted - len(words))
     return " ".join(words[:wanted])

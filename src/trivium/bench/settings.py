@@ -42,7 +42,11 @@ class WorkloadSettings(Struct, frozen=True, kw_only=True):
     prompt_tokens: Annotated[int, Meta(description="of each prompt, the chat template included", ge=1)] = 256
     output_tokens: Annotated[int, Meta(description="of each answer", ge=1)] = 64
     warmup: Annotated[int, Meta(description="requests before the first run that are not measured", ge=0)] = 2
-    seed: Annotated[int, Meta(description="of lengths, words and arrivals")] = 0
+    seed: Annotated[int, Meta(description="of lengths and arrivals")] = 0
+    words: Annotated[
+        str | None,
+        Meta(description="equal names give equal words; default: new ones, which no server has in its cache"),
+    ] = None
 
 
 class ArrivalSettings(Struct, frozen=True, kw_only=True):
@@ -50,7 +54,7 @@ class ArrivalSettings(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="open loop: requests a second; several with commas make one run each")
     ] = None
     concurrency: Annotated[
-        AtLeastOne | None, Meta(description="closed loop: requests under way at any time (default: 8 without --rate)")
+        AtLeastOne | None, Meta(description="closed loop: requests under way at any time; default: 8 without --rate")
     ] = None
     arrival: Annotated[
         Literal["poisson", "constant", "gamma", "burst"], Meta(description="how an open loop's requests are spaced")
@@ -59,6 +63,10 @@ class ArrivalSettings(Struct, frozen=True, kw_only=True):
         float, Meta(description="shape of gamma gaps: 1 is poisson, below it requests come in clumps", gt=0)
     ] = 1.0
     burst_size: Annotated[int, Meta(description="requests sent at once by --arrival burst", ge=1)] = 8
+
+
+class ThroughputSettings(Struct, frozen=True, kw_only=True):
+    concurrency: Annotated[AtLeastOne | None, Meta(description="requests under way at most; default: all")] = None
 
 
 class SloSettings(Struct, frozen=True, kw_only=True):
@@ -91,7 +99,10 @@ class ReplaySettings(Struct, frozen=True, kw_only=True):
     ] = None
     max_output_tokens: Annotated[AtLeastOne | None, Meta(description="longer answers are shortened, and said")] = None
     warmup: Annotated[int, Meta(description="requests before the trace that are not measured", ge=0)] = 2
-    seed: Annotated[int, Meta(description="of words")] = 0
+    words: Annotated[
+        str | None,
+        Meta(description="equal names give equal words; default: new ones, which no server has in its cache"),
+    ] = None
 
 
 class CompareSettings(Struct, frozen=True, kw_only=True):

@@ -16,23 +16,23 @@ from trivium.bench.settings import ArrivalSettings, PrefixSettings, ReplaySettin
 from trivium.bench.trace import MOONCAKE_BLOCK_TOKENS, TracedRequest
 
 
-def synthetic(settings: WorkloadSettings, words: str, cost: PromptCost, shape: str = "") -> list[PlannedRequest]:
-    """Prompts that share no beginning. Equal `shape`s have equal lengths, equal `words` have equal words."""
+def synthetic(settings: WorkloadSettings, name: str, cost: PromptCost, shape: str = "") -> list[PlannedRequest]:
+    """Prompts that share no beginning. Equal `shape`s have equal lengths, equal `name`s have equal words."""
     rng = random.Random(f"{settings.seed}/lengths/{shape}")
     lengths = draw_lengths(settings.lengths, settings.prompt_tokens, settings.output_tokens, settings.requests, rng)
     return [
-        PlannedRequest(index, 0, own_prompt(f"{settings.seed}/{words}/{index}", one.prompt, cost), *one)
+        PlannedRequest(index, 0, own_prompt(f"{settings.words}/{name}/{index}", one.prompt, cost), *one)
         for index, one in enumerate(lengths)
     ]
 
 
 def sharing(
-    settings: WorkloadSettings, prefix: PrefixSettings, words: str, cost: PromptCost, *, shared: bool
+    settings: WorkloadSettings, prefix: PrefixSettings, name: str, cost: PromptCost, *, shared: bool
 ) -> list[PlannedRequest]:
     """Prompts with a beginning that they share, in turns if there are several; or as long, and with nothing to share."""
     plan = []
     for index in range(settings.requests):
-        key = f"{settings.seed}/{words}"
+        key = f"{settings.words}/{name}"
         prefix_key = f"{key}/prefix/{index % prefix.prefixes if shared else f'own {index}'}"
         text = prefixed_prompt(prefix_key, prefix.prefix_tokens, f"{key}/{index}", settings.prompt_tokens, cost)
         tokens = prefix.prefix_tokens + settings.prompt_tokens
@@ -71,7 +71,7 @@ def replay(trace: Sequence[TracedRequest], settings: ReplaySettings, context: in
             # Words are not tokens: a tenth of the room is left for the difference.
             prompt = max(1, min(prompt, int((context - output) * 0.9)))
         shortened += (prompt, output) != (request.prompt_tokens, request.output_tokens)
-        text = _traced_text(index, request, prompt, settings.seed, cost)
+        text = _traced_text(index, request, prompt, str(settings.words), cost)
         at_ns = round((request.at - chosen[0].at) / settings.speed * 1e9)
         plan.append(PlannedRequest(index, at_ns, text, prompt, output))
     notes = [f"the trace is replayed at {settings.speed:g} × its speed: {len(plan)} of its {len(trace)} requests"]
@@ -85,7 +85,7 @@ def replay(trace: Sequence[TracedRequest], settings: ReplaySettings, context: in
     return Replay(plan, notes)
 
 
-def _traced_text(index: int, request: TracedRequest, tokens: int, seed: int, cost: PromptCost) -> str:
+def _traced_text(index: int, request: TracedRequest, tokens: int, words: str, cost: PromptCost) -> str:
     if request.blocks:
-        return block_prompt(str(seed), request.blocks, MOONCAKE_BLOCK_TOKENS, tokens, cost)
-    return own_prompt(f"{seed}/trace/{index}", tokens, cost)
+        return block_prompt(words, request.blocks, MOONCAKE_BLOCK_TOKENS, tokens, cost)
+    return own_prompt(f"{words}/trace/{index}", tokens, cost)

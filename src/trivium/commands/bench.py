@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +23,7 @@ from trivium.bench.errors import BenchError
 from trivium.bench.experiment import Experiment
 from trivium.bench.figures import Slo
 from trivium.bench.machine import machine, software
-from trivium.bench.record import Comparison, Mode, Record, Side
+from trivium.bench.record import Comparison, Mode, Record, RunPlan, Side
 from trivium.bench.report_html import report_page
 from trivium.bench.results import Results, results_of
 from trivium.bench.settings import (
@@ -35,6 +36,7 @@ from trivium.bench.settings import (
     SearchSettings,
     SloSettings,
     TargetSettings,
+    ThroughputSettings,
     WorkloadSettings,
 )
 from trivium.bench.table import result_lines
@@ -44,6 +46,8 @@ from trivium.bench.verify import problems_of
 from trivium.commands.options import UsageError, read_options
 
 SECRET = "(not kept)"
+DEFAULT_CONCURRENCY = 8
+HasWords = TypeVar("HasWords", WorkloadSettings, ReplaySettings)
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -127,29 +131,30 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
 
 
 def _serve(args: argparse.Namespace) -> Job:
-    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     slo = read_options(args, SloSettings)
+    loads = _loads(arrival)
     return Job(
         mode="serve",
         places=[_place(args)],
         settings=[workload, arrival, slo],
-        measure=lambda experiment, servers: modes.serve(experiment, servers[0], workload, arrival),
+        measure=lambda experiment, servers: modes.serve(experiment, servers[0], workload, arrival, loads),
         slo=_slo(slo),
     )
 
 
 def _throughput(args: argparse.Namespace) -> Job:
-    workload = read_options(args, WorkloadSettings)
+    workload, limit = _with_words(read_options(args, WorkloadSettings)), read_options(args, ThroughputSettings)
     return Job(
         mode="throughput",
         places=[_place(args)],
-        settings=[workload],
-        measure=lambda experiment, servers: modes.throughput(experiment, servers[0], workload, args.concurrency),
+        settings=[workload, limit],
+        measure=lambda experiment, servers: modes.throughput(experiment, servers[0], workload, limit.concurrency),
     )
 
 
 def _latency(args: argparse.Namespace) -> Job:
-    workload = read_options(args, WorkloadSettings)
+    workload = _with_words(read_options(args, WorkloadSettings))
     return Job(
         mode="latency",
         places=[_place(args)],
@@ -159,18 +164,19 @@ def _latency(args: argparse.Namespace) -> Job:
 
 
 def _prefix(args: argparse.Namespace) -> Job:
-    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     prefix = read_options(args, PrefixSettings)
+    load = _one_load(arrival)
     return Job(
         mode="prefix",
         places=[_place(args)],
         settings=[workload, arrival, prefix],
-        measure=lambda experiment, servers: modes.prefix(experiment, servers[0], workload, arrival, prefix),
+        measure=lambda experiment, servers: modes.prefix(experiment, servers[0], workload, arrival, load, prefix),
     )
 
 
 def _replay(args: argparse.Namespace) -> Job:
-    settings, slo = read_options(args, ReplaySettings), read_options(args, SloSettings)
+    settings, slo = _with_words(read_options(args, ReplaySettings)), read_options(args, SloSettings)
     trace = read_trace(Path(args.trace))
     return Job(
         mode="replay",
@@ -182,9 +188,11 @@ def _replay(args: argparse.Namespace) -> Job:
 
 
 def _search(args: argparse.Namespace) -> Job:
-    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     limits, search = read_options(args, SloSettings), read_options(args, SearchSettings)
     slo = _slo(limits)
+    if arrival.rate is not None or arrival.concurrency is not None:
+        raise UsageError("the search chooses the rates itself: leave out --rate and --concurrency")
     if slo is None:
         raise UsageError("a search needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
     return Job(
@@ -197,12 +205,13 @@ def _search(args: argparse.Namespace) -> Job:
 
 
 def _compare(args: argparse.Namespace) -> Job:
-    workload, arrival = read_options(args, WorkloadSettings), read_options(args, ArrivalSettings)
+    workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     settings = read_options(args, CompareSettings)
+    load = _one_load(arrival)
 
     async def measure(experiment: Experiment, servers: list[ReachedServer]) -> None:
         sides: dict[Side, ReachedServer] = {"a": servers[0], "b": servers[1]}
-        await modes.compare(experiment, sides, workload, arrival, settings)
+        await modes.compare(experiment, sides, workload, arrival, load, settings)
 
     return Job(
         mode="compare",
@@ -248,6 +257,36 @@ def _side(where: str, model: str | None, options: str | None, api_key: str | Non
             raise UsageError(f"{where} is a server that runs: it takes no options")
         return Place(base_url=where, model=model, api_key=api_key)
     return Place(start_model=where, server_options=options, model=model)
+
+
+def _with_words(settings: HasWords) -> HasWords:
+    return settings if settings.words else msgspec.structs.replace(settings, words=secrets.token_hex(4))
+
+
+def _loads(arrival: ArrivalSettings) -> list[RunPlan]:
+    if arrival.rate is None:
+        concurrency = arrival.concurrency or DEFAULT_CONCURRENCY
+        return [RunPlan(label=f"{concurrency} at a time", loop="closed", concurrency=concurrency)]
+    if arrival.concurrency is not None:
+        raise UsageError("--rate is for an open loop and --concurrency for a closed one: give one of them")
+    return [RunPlan(label=f"{rate:g}/s", loop="open", rate=rate) for rate in _rates(arrival.rate)]
+
+
+def _one_load(arrival: ArrivalSettings) -> RunPlan:
+    loads = _loads(arrival)
+    if len(loads) > 1:
+        raise UsageError(f"--rate {arrival.rate}: one rate is wanted here, not {len(loads)}")
+    return loads[0]
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise UsageError(f"--rate {text!r}: not numbers above 0, separated by commas")
+    return rates
 
 
 def _slo(settings: SloSettings) -> Slo | None:
