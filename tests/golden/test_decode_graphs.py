@@ -17,7 +17,7 @@ from triton_interpreter import INTERPRETS, let_scalars_be_indices
 
 pytest.importorskip("triton")
 from trivium.config.options import EngineOptions
-from trivium.engine import core as engine_core
+from trivium.engine import plan as engine_plan
 from trivium.engine.core import EngineCore
 from trivium.execute.decode_graphs import captured_sizes
 from trivium.kernels.cuda import gpu_ops
@@ -61,7 +61,7 @@ def test_captured_steps_give_the_same_tokens(
     triton = dataclasses.replace(
         gpu_ops("under test", num_processors=2), capture=lambda work: work, compiles_at_first_use=False
     )
-    monkeypatch.setattr(engine_core, "select_ops", lambda *_: triton)
+    monkeypatch.setattr(engine_plan, "select_ops", lambda *_: triton)
     core = small_engine(tmp_path, overlap=overlap)
     assert "captured" in core.card.graph
     assert tokens_of(core) == expected

@@ -10,6 +10,7 @@ from families import FAMILIES
 
 from trivium.config.options import EngineOptions
 from trivium.engine import core as engine_core
+from trivium.engine import plan as engine_plan
 from trivium.engine.core import EngineCore
 from trivium.kernels.select import select_ops
 from trivium.types.request import Request, Sampling, Stopping
@@ -39,7 +40,7 @@ def test_a_warmed_engine_answers_as_a_fresh_one(
         engine_core.Runner, "launch", lambda runner, step: launched.append(step.num_tokens) or launch(runner, step)
     )
     ops = dataclasses.replace(select_ops("auto", "cpu", 1, "float32"), compiles_at_first_use=True)
-    monkeypatch.setattr(engine_core, "select_ops", lambda *_: ops)
+    monkeypatch.setattr(engine_plan, "select_ops", lambda *_: ops)
     warmed = EngineCore(options)
     assert max(launched) > 100
     assert not warmed._rows.held
