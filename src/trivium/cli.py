@@ -87,8 +87,10 @@ def version() -> str:
 
 
 def _add_serve(commands: _Commands) -> None:
-    parser = _add_command(commands, "serve", "serve", "serve a model with an OpenAI API")
-    _add_model(parser)
+    parser = _add_command(commands, "serve", "serve", "serve models with an OpenAI API")
+    parser.add_argument(
+        "models", nargs="*", metavar="[NAME=]MODEL", help=f"{MODEL_HELP}. Several are served side by side"
+    )
     add_options(parser, ServeSettings, "server")
     add_options(parser, AccessSettings, "access")
     add_options(parser, EngineOptions, "engine", skip=NO_FLAGS)

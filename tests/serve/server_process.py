@@ -21,6 +21,7 @@ import openai
 T = TypeVar("T")
 
 HERE = str(Path(__file__).parent)  # where engine processes find cores of tests
+MODEL_LABEL = re.compile(r'model_name="[^"]*",?')
 READY = re.compile(r"^ready +(https?://\S+)", re.MULTILINE)
 
 
@@ -115,10 +116,13 @@ class ServerProcess:
         return httpx.post(self.url + path, timeout=60, **{**self._defaults, **options})  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
-        """Each sample by its name with labels, as it is written."""
-        lines = self.get("/metrics").text.splitlines()
-        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in samples}
+        """Each sample by its name with labels, as it is written; summed over models."""
+        found: dict[str, float] = {}
+        for line in self.get("/metrics").text.splitlines():
+            if not line.startswith("#"):
+                name, _, value = MODEL_LABEL.sub("", line).replace("{}", "").rpartition(" ")
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
 
     def wait_until_idle(self) -> dict[str, float]:
         """Until the engine holds nothing of any request."""

@@ -1,4 +1,4 @@
-"""What the server says of itself once it is ready: the model, the room, the kernels, and how to try it."""
+"""What the server says of itself once it is ready: the models, the room, the kernels, and how to try it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from trivium.dialects.dialect import Dialect
 from trivium.types.card import ModelCard
 
 
-def start_report(
-    card: ModelCard, dialect: Dialect | None, url: str, seconds: float, *, needs_key: bool = False
-) -> Iterator[str]:
+def model_report(card: ModelCard, dialect: Dialect | None) -> Iterator[str]:
     yield f"model     {card.name} ({card.family}, {card.dtype}), context {card.max_model_len} tokens"
     if card.task == "generate":
         tokens = card.num_blocks // card.num_kv_groups * card.block_size
@@ -27,6 +25,10 @@ def start_report(
         marks = f"between {dialect.reasoning.start} and {dialect.reasoning.end}" if dialect.reasoning else "not marked"
         yield f"dialect   tool calls as {dialect.name}, reasoning {marks}"
     yield from choice_lines(report)
+
+
+def ready_report(card: ModelCard, url: str, seconds: float, *, needs_key: bool = False) -> Iterator[str]:
+    """`card`: of the model that the example asks."""
     yield f"ready     {url} after {seconds:.1f} s; open it in a browser, or try:"
     route, body = _example(card)
     yield f"  curl {url}{route} -H 'content-type: application/json' \\"

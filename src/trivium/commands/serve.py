@@ -1,4 +1,4 @@
-"""`trivium serve`: the engine in its process, the HTTP server in this one."""
+"""`trivium serve`: the engines in their processes, the HTTP server in this one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trivium.commands.entrance import read_entrance
-from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
-from trivium.commands.report import start_report
+from trivium.commands.report import model_report, ready_report
+from trivium.commands.served_models import read_offers
 from trivium.commands.settings import AccessSettings, ServeSettings
-from trivium.config.options import EngineOptions
-from trivium.engine.client import EngineState
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
 from trivium.records.records import Records
 from trivium.serve.access.entrance import Entrance
 from trivium.serve.limits import Limits, changed
 from trivium.serve.listen import listen, url_of
+from trivium.serve.models.fleet import Fleet
+from trivium.serve.models.keep_alive import read_keep_alive
+from trivium.serve.models.offers import Offer, Offers
+from trivium.serve.models.served import ServedModel
+from trivium.serve.models.sizes import default_budget, in_mib, read_size
 from trivium.types.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
@@ -41,12 +43,11 @@ def run(args: argparse.Namespace) -> int:
     listener = listen(settings.host, settings.port)
     with listener, closing(_open_records(settings, limits)) as records:
         entrance = read_entrance(access, listener)
-        model = stored_model(args.model)
-        options = read_options(args, EngineOptions, model=model)
-        say(f"loading {model}")
+        offers = read_offers(args)
+        say(f"loading {', '.join(offer.name for offer in offers.staying)}")
         import uvloop
 
-        return uvloop.run(_serve(options, settings, limits, entrance, listener, records, began))
+        return uvloop.run(_serve(offers, settings, limits, entrance, listener, records, began))
 
 
 def _open_records(settings: ServeSettings, limits: Limits) -> Records:
@@ -55,7 +56,7 @@ def _open_records(settings: ServeSettings, limits: Limits) -> Records:
 
 
 async def _serve(
-    options: EngineOptions,
+    offers: Offers,
     settings: ServeSettings,
     limits: Limits,
     entrance: Entrance,
@@ -63,9 +64,13 @@ async def _serve(
     records: Records,
     began: float,
 ) -> int:
-    llm = AsyncLLM(**msgspec.structs.asdict(options))
-    starting = asyncio.create_task(llm.start())
-    # The engine's process begins and loads while the web stack is imported here.
+    def dressed(llm: AsyncLLM, offer: Offer) -> ServedModel:
+        dialects = (settings.tool_call_parser, settings.reasoning_parser) if offer.stays else (None, None)
+        return ServedModel(llm, limits, lambda event: metrics.on_event(event), *dialects)
+
+    models = _fleet(offers, dressed, settings, limits)
+    starting = asyncio.create_task(models.start())
+    # The engines' processes begin and load while the web stack is imported here.
     for module in ("trivium.serve.server", "trivium.serve.app"):
         await asyncio.to_thread(importlib.import_module, module)
 
@@ -77,14 +82,12 @@ async def _serve(
     from trivium.serve.batch.slots import Slots
     from trivium.serve.disconnect import cancel_and_wait
     from trivium.serve.in_process import InProcess
-    from trivium.serve.models.served import ServedModel
     from trivium.serve.responses.background import end_background, fail_abandoned
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
     metrics = Metrics()
-    model = ServedModel(llm, limits, metrics.on_event, settings.tool_call_parser, settings.reasoning_parser)
-    state = ServerState(model, limits, metrics, records, accept_any_model=settings.accept_any_model)
+    state = ServerState(models, limits, metrics, records, settings.models_on_demand, settings.accept_any_model)
     if settings.price_file:
         state.prices = read_prices(Path(settings.price_file))
     exporting = _export_spans(state, settings.otlp_endpoint)
@@ -100,23 +103,26 @@ async def _serve(
         if starting.done():
             await starting
             await fail_abandoned(records)
-            dialect = None if llm.template is None else model.dialect
+            for berth in models.loaded():
+                for line in model_report(berth.model.card, berth.model.dialect):
+                    say(line)
+            say(_told_of_others(models, settings))
             say(f"access    {entrance.describe()}")
             url = url_of(listener, "http" if entrance.tls is None else "https")
             has_keys = entrance.keyring.is_needed
-            for line in start_report(llm.card, dialect, url, time.monotonic() - began, needs_key=has_keys):
+            for line in ready_report(models.default.card, url, time.monotonic() - began, needs_key=has_keys):
                 say(line)
-            slots = Slots(settings.batch_concurrency or options.max_num_seqs)
+            slots = Slots(settings.batch_concurrency or offers.default.options.max_num_seqs)
             tools = BatchTools(records, InProcess(inner_app(state)), state.limits, slots, entrance.keyring)
-            batches = asyncio.create_task(BatchRunner(tools, llm.card.name, state.batch_news).run())
+            batches = asyncio.create_task(BatchRunner(tools, offers.default.name, state.batch_news).run())
             try:
-                await _until_stopped_or_dead(stopping, llm)
+                await _until_stopped_or_dead(stopping, models)
             finally:
                 await cancel_and_wait(batches)
             drained = await wind_down.drain()
     finally:
         starting.cancel()
-        await llm.close()  # ends what did not end in time with an error of its own, while it can still be told
+        await models.close()  # ends what did not end in time with an error of its own, while it can still be told
         await end_background(state)
         await server.stop(at_once=not drained)
         await cancel_and_wait(*exporting)
@@ -134,11 +140,33 @@ def _export_spans(state: ServerState, endpoint: str | None) -> list[asyncio.Task
     return [asyncio.create_task(exporter.run())]
 
 
-async def _until_stopped_or_dead(stopping: asyncio.Task[None], llm: AsyncLLM) -> None:
+def _fleet(
+    offers: Offers, dressed: Callable[[AsyncLLM, Offer], ServedModel], settings: ServeSettings, limits: Limits
+) -> Fleet:
+    return Fleet(
+        offers,
+        dressed,
+        budget=default_budget() if settings.memory_budget is None else read_size(settings.memory_budget),
+        keep_alive=read_keep_alive(settings.keep_alive),
+        wait_seconds=limits.model_wait_seconds,
+    )
+
+
+def _told_of_others(models: Fleet, settings: ServeSettings) -> str:
+    if settings.models_on_demand == "none":
+        return "others    no other models are loaded"
+    who = "every route" if settings.models_on_demand == "all" else "Ollama's routes"
+    return (
+        f"others    {who} may ask for other models in the store; kept for {settings.keep_alive} after their last use, "
+        f"{in_mib(models.budget)} for all models together"
+    )
+
+
+async def _until_stopped_or_dead(stopping: asyncio.Task[None], models: Fleet) -> None:
     """An engine that dies is started again; one that keeps dying is given up, and nothing is left to serve."""
     while not stopping.done():
         await asyncio.wait((stopping,), timeout=1.0)
-        if llm.state is EngineState.DEAD:
+        if models.is_given_up:
             raise EngineDeadError("the engine died again and again, and was given up")
 
 

@@ -26,6 +26,21 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     accept_any_model: Annotated[
         bool, Meta(description="answer requests whatever model they name; many tools hard-code a name")
     ] = False
+    models_on_demand: Annotated[
+        Literal["ollama", "all", "none"],
+        Meta(
+            description="who may ask for other models in the store, which are then loaded: clients of Ollama's routes,"
+            " of all routes, or nobody"
+        ),
+    ] = "ollama"
+    keep_alive: Annotated[
+        str,
+        Meta(description="for which such a model stays after its last use: 5m, 1h30m, seconds; 0: not, -1: for ever"),
+    ] = "5m"
+    memory_budget: Annotated[
+        str | None,
+        Meta(description="memory for all models together: 8G, 512M, bytes; default: 80% of what is free at the start"),
+    ] = None
     state_dir: Annotated[
         str | None,
         Meta(description="where files, batches and responses are kept; default: `state` beside the models"),

@@ -58,7 +58,7 @@ class AsyncLLM:
             if self._started:
                 return
             path = await asyncio.to_thread(ModelStore().resolve, self.options.model)
-            name = self.options.served_model_name or _name_of(self.options.model, path)
+            name = self.options.served_model_name or name_of(self.options.model, path)
             options = msgspec.structs.replace(self.options, model=str(path), served_model_name=name)
             self._client = EngineClient(options, supervision=self._supervision)
             try:
@@ -339,7 +339,7 @@ class AsyncLLM:
         return await self._running_client.stats(with_snapshot=with_snapshot)
 
 
-def _name_of(reference: str, path: Path) -> str:
+def name_of(reference: str, path: Path) -> str:
     """What clients call the model: the name it is stored under, or that of its file or directory."""
     if Path(reference).expanduser() != path:
         return reference

@@ -51,6 +51,7 @@ class RequestEnded(Struct, frozen=True):
 class EngineSample(Struct, frozen=True):
     """Where the engine stands, and what it has counted since its process began."""
 
+    model: str  # its name
     running: int  # sequences
     waiting: int  # sequences
     free_blocks: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,7 +20,6 @@ from trivium.observe.events import (
 from trivium.observe.request_account import MEANINGS
 from trivium.observe.request_end import RequestEnd
 from trivium.observe.vllm_names import VllmNames
-from trivium.types.grammar_stats import GrammarStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -125,79 +124,97 @@ class Metrics:
                 if event.end is RequestEnd.COMPLETE:
                     self._request_time.observe(event.seconds)
             case EngineSample():
-                self._engine.sample = event
+                self._engine.samples[event.model] = event
+
+    def forget_engines(self, known: Set[str]) -> None:
+        """Of models that are not loaded any more nothing is told."""
+        for name in self._engine.samples.keys() - known:
+            del self._engine.samples[name]
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry) + generate_latest(self._vllm_names)
 
 
 class EngineCollector(Collector):
-    """The engine counts for itself; here its last numbers are shown as they are."""
+    """Engines count for themselves; here their last numbers are shown as they are, by the name of the model."""
 
     def __init__(self) -> None:
-        self.sample: EngineSample | None = None
+        self.samples: dict[str, EngineSample] = {}  # by the model's name
 
     def collect(self) -> Iterator[Metric]:
-        sample = self.sample
-        if sample is None:
-            return
-        yield GaugeMetricFamily("trivium_running_sequences", "Sequences that take part in steps", sample.running)
-        yield GaugeMetricFamily("trivium_waiting_sequences", "Sequences that wait for room", sample.waiting)
-        blocks = GaugeMetricFamily(
-            "trivium_kv_blocks",
-            "KV blocks: free, held by sequences, or held by nobody and kept for reuse (cached)",
-            labels=["state"],
-        )
-        for state in ("free", "held", "cached"):
-            blocks.add_metric([state], getattr(sample, f"{state}_blocks"))
-        yield blocks
-        for name, text, value in (
-            ("preemptions", "Sequences that had to give their blocks back before their end", sample.preemptions),
-            ("evicted_blocks", "Cached KV blocks given up for new ones", sample.evicted_blocks),
-            ("engine_steps", "Steps of the engine", sample.steps),
-            ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
-            ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
-            ("planned_ahead", "Positions planned before their token was known", sample.planned_ahead),
-            (
-                "failed_steps",
-                "Steps that failed as a whole; who had no fault in it was computed again",
-                sample.failed_steps,
-            ),
-            ("discarded", "Positions computed for sequences that had ended meanwhile", sample.discarded),
-            ("replayed_steps", "Steps computed by a recorded graph", sample.replayed_steps),
-            ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
-        ):
-            yield CounterMetricFamily(f"trivium_{name}", text, value)
-        yield from _grammar_metrics(sample.grammar)
-        for name, text, counts in (
-            ("held_back", "Times a sequence could not be planned ahead, by reason", sample.held_back),
-            ("eager_steps", "Steps computed op by op, by the reason why not by a graph", sample.eager_steps),
-        ):
-            by_reason = CounterMetricFamily(f"trivium_{name}", text, labels=["reason"])
-            for reason, count in counts.items():
-                by_reason.add_metric([reason], count)
-            yield by_reason
-        fallbacks = CounterMetricFamily(
-            "trivium_op_fallbacks",
-            "Calls of an op that its kernels handed to the slow reference, by op and reason",
-            labels=["op", "reason"],
-        )
-        for what, count in sample.op_fallbacks.items():
-            op, _, reason = what.partition(": ")
-            fallbacks.add_metric([op, reason], count)
-        yield fallbacks
+        families: dict[str, Metric] = {}
+        for sample in self.samples.values():
+            for family in _engine_metrics(sample):
+                families.setdefault(family.name, family)
+                if families[family.name] is not family:
+                    families[family.name].samples += family.samples
+        return iter(families.values())
 
 
-def _grammar_metrics(stats: GrammarStats) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "trivium_grammar_preparing_requests", "Requests that wait for their grammar", stats.preparing
+def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
+    def family(
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        text: str,
+        values: Mapping[tuple[str, ...], float],
+        *labels: str,
+    ) -> Metric:
+        metric = kind(f"trivium_{name}", text, labels=["model_name", *labels])
+        for label_values, value in values.items():
+            metric.add_metric([sample.model, *label_values], value)
+        return metric
+
+    grammar = sample.grammar
+    blocks: dict[tuple[str, ...], float] = {
+        ("free",): sample.free_blocks,
+        ("held",): sample.held_blocks,
+        ("cached",): sample.cached_blocks,
+    }
+    about_blocks = "KV blocks: free, held by sequences, or held by nobody and kept for reuse (cached)"
+    yield family(GaugeMetricFamily, "kv_blocks", about_blocks, blocks, "state")
+    gauges: Sequence[tuple[str, str, float]] = (
+        ("running_sequences", "Sequences that take part in steps", sample.running),
+        ("waiting_sequences", "Sequences that wait for room", sample.waiting),
+        ("grammar_preparing_requests", "Requests that wait for their grammar", grammar.preparing),
     )
-    for name, text, value in (
-        ("compiled", "Grammars compiled", stats.compiled),
-        ("refused", "Grammars that are none, are not supported, or went beyond a limit", stats.refused),
-        ("reused", "Requests whose grammar was known", stats.reused),
-        ("compile_seconds", "Time to compile the grammars that could be, summed", stats.compile_seconds),
-        ("mask_wait_seconds", "Time that steps stood still for a mask, summed", stats.mask_wait_seconds),
-        ("late_masks", "Times a sequence could not draw with the others, for want of its mask", stats.late_masks),
+    for name, text, value in gauges:
+        yield family(GaugeMetricFamily, name, text, {(): value})
+    counters: Sequence[tuple[str, str, float]] = (
+        ("preemptions", "Sequences that had to give their blocks back before their end", sample.preemptions),
+        ("evicted_blocks", "Cached KV blocks given up for new ones", sample.evicted_blocks),
+        ("engine_steps", "Steps of the engine", sample.steps),
+        ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
+        ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),
+        ("planned_ahead", "Positions planned before their token was known", sample.planned_ahead),
+        (
+            "failed_steps",
+            "Steps that failed as a whole; who had no fault in it was computed again",
+            sample.failed_steps,
+        ),
+        ("discarded", "Positions computed for sequences that had ended meanwhile", sample.discarded),
+        ("replayed_steps", "Steps computed by a recorded graph", sample.replayed_steps),
+        ("engine_restarts", "Times the engine's process had to be started again", sample.restarts),
+        ("grammar_compiled", "Grammars compiled", grammar.compiled),
+        ("grammar_refused", "Grammars that are none, are not supported, or went beyond a limit", grammar.refused),
+        ("grammar_reused", "Requests whose grammar was known", grammar.reused),
+        ("grammar_compile_seconds", "Time to compile the grammars that could be, summed", grammar.compile_seconds),
+        ("grammar_mask_wait_seconds", "Time that steps stood still for a mask, summed", grammar.mask_wait_seconds),
+        (
+            "grammar_late_masks",
+            "Times a sequence could not draw with the others, for want of its mask",
+            grammar.late_masks,
+        ),
+    )
+    for name, text, value in counters:
+        yield family(CounterMetricFamily, name, text, {(): value})
+    for name, text, counts in (
+        ("held_back", "Times a sequence could not be planned ahead, by reason", sample.held_back),
+        ("eager_steps", "Steps computed op by op, by the reason why not by a graph", sample.eager_steps),
     ):
-        yield CounterMetricFamily(f"trivium_grammar_{name}", text, value)
+        yield family(CounterMetricFamily, name, text, {(reason,): count for reason, count in counts.items()}, "reason")
+    fallbacks: dict[tuple[str, ...], float] = {}
+    for what, count in sample.op_fallbacks.items():
+        op, _, reason = what.partition(": ")
+        fallbacks[op, reason] = count
+    about_fallbacks = "Calls of an op that its kernels handed to the slow reference, by op and reason"
+    yield family(CounterMetricFamily, "op_fallbacks", about_fallbacks, fallbacks, "op", "reason")

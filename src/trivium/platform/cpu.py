@@ -36,13 +36,13 @@ from trivium.platform.contract import (
     probed,
     unknown,
 )
+from trivium.platform.host_memory import CGROUP, usable_memory
 from trivium.platform.prechecks import number_of, run_prechecks
 from trivium.platform.requirements import CORE_REQUIREMENTS, core_version
 from trivium.types.checks import Check
 from trivium.types.decisions import Decision, Keep, Refuse, Wish
 from trivium.types.facts import Capabilities, ModelFacts
 
-CGROUP = Path("/sys/fs/cgroup")
 ENERGY = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
 NODES = Path("/sys/devices/system/node")
 INTERESTING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "sve")
@@ -222,20 +222,6 @@ def number_of_nodes() -> int:
     return max(1, len(list(NODES.glob("node[0-9]*"))))
 
 
-def usable_memory() -> tuple[int, int, str]:
-    """(may use, of these free now, where the number came from), bytes."""
-    info = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        key, value = line.split(":", 1)
-        info[key] = int(value.split()[0]) * 1024
-    total, available, source = info["MemTotal"], info["MemAvailable"], "/proc/meminfo"
-    limit = _read_int(CGROUP / "memory.max")
-    used = _read_int(CGROUP / "memory.current")
-    if limit is not None and used is not None and limit < total:
-        return limit, min(available, max(0, limit - used)), "cgroup memory.max"
-    return total, available, source
-
-
 def usable_threads() -> tuple[int, str]:
     """Cores this process may use: the smaller of its affinity and its cgroup's quota."""
     affinity = len(os.sched_getaffinity(0))
@@ -246,13 +232,6 @@ def usable_threads() -> tuple[int, str]:
     if quota != "max" and int(quota) / int(period) < affinity:
         return max(1, int(quota) // int(period)), "cgroup cpu.max"
     return affinity, "affinity"
-
-
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # absent, or "max"
-        return None
 
 
 def _cpu_model_and_flags() -> tuple[str, frozenset[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,8 +33,10 @@ class GenerationEndpoint:
                 try:
                     self._state.check_open()
                     with asking().request():
-                        response = await self._handler(self._state, Request(scope, receive))
-                        await response(scope, receive, send)
+                        async with AsyncExitStack() as leases:
+                            scope["state"]["leases"] = leases  # of models, until the answer's last byte
+                            response = await self._handler(self._state, Request(scope, receive))
+                            await response(scope, receive, send)
                 except ClientGoneError:
                     raise
                 except Exception as error:
@@ -58,9 +61,11 @@ class PlainEndpoint:
         if self._for_admins and not asking().is_admin:
             raise ApiError(403, "this route is for keys with admin rights", code="admin_required")
         if self._needs_engine:
-            self._state.check_loaded()
+            self._state.models.check_started()
         try:
-            response = await self._handler(self._state, Request(scope, receive))
-            await response(scope, receive, send)
+            async with AsyncExitStack() as leases:
+                scope["state"]["leases"] = leases
+                response = await self._handler(self._state, Request(scope, receive))
+                await response(scope, receive, send)
         except ClientGoneError:
             return

@@ -13,6 +13,10 @@ from starlette.exceptions import HTTPException
 from trivium.types.errors import (
     EngineDeadError,
     InvalidRequestError,
+    ModelLoadError,
+    NoRoomError,
+    NoSuchModelError,
+    NotReadyError,
     OverloadedError,
     RateLimitedError,
     RequestFailedError,
@@ -111,6 +115,17 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
             return RefusedError(429, str(error), code="queue_full", headers=retry_headers(error.retry_after))
         case EngineDeadError():
             return ApiError(503, str(error), code="engine_dead", headers=retry_headers(RETRY_SECONDS))
+        case NotReadyError():
+            return not_now(str(error), "engine_not_ready")
+        case NoSuchModelError():
+            return ApiError(404, str(error), param="model", code="model_not_found")
+        case NoRoomError(retry_after=None):
+            return ApiError(507, str(error), param="model", code="model_too_large", headers={"x-should-retry": "false"})
+        case NoRoomError():
+            seconds = error.retry_after or RETRY_SECONDS
+            return RefusedError(503, str(error), code="no_room_for_model", headers=retry_headers(seconds))
+        case ModelLoadError():
+            return ApiError(500, str(error), code="model_load_failed", headers={"x-should-retry": "false"})
         case RequestFailedError():
             return ApiError(500, str(error), code="request_failed", headers={"x-should-retry": "false"})
         case StorageError():

@@ -64,6 +64,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     # A prompt that takes longer to its first token gets its headers and keep-alive comments, so that no proxy cuts it;
     # until then every failure is an HTTP status.
     first_event_seconds: float = 30.0
+    # For which a model that does not fit waits for others to become idle -> 503, with the numbers.
+    model_wait_seconds: float = 30.0
     stats_seconds: float = 5.0  # for which /metrics waits for the engine's numbers, which come between two steps
 
 

@@ -13,6 +13,7 @@ from trivium.engine.messages import Stats
 from trivium.observe.events import EngineSample
 from trivium.observe.prometheus import CONTENT_TYPE
 from trivium.serve.errors import not_now
+from trivium.serve.models.served import ServedModel
 from trivium.serve.state import ServerState
 from trivium.types.errors import EngineDeadError
 
@@ -21,7 +22,7 @@ async def health(state: ServerState, request: Request) -> Response:
     """200 only while a request sent now would be taken and the engine's loop turns."""
     state.check_open()
     try:
-        await state.default.llm.check_health()
+        await state.models.check_health()
     except EngineDeadError as error:
         raise not_now(str(error), "engine_not_ready") from None
     return Response(b'{"status":"ok"}', media_type="application/json")
@@ -36,19 +37,27 @@ async def progress(state: ServerState, request: Request) -> Response:
 
 
 async def metrics(state: ServerState, request: Request) -> Response:
-    """The server's own numbers always; the engine's as of now, or as it last told them while it does not answer."""
-    if state.default.llm.state is EngineState.READY:
-        try:
-            async with asyncio.timeout(state.limits.stats_seconds):
-                state.emit(_sample(await state.default.llm.stats(), state.default.llm.restarts))
-        except (EngineDeadError, TimeoutError):
-            pass
+    """The server's own numbers always; an engine's as of now, or as it last told them while it does not answer."""
+    loaded = state.models.loaded()
+    await asyncio.gather(*(_tell_sample(state, berth.model) for berth in loaded))
+    state.metrics.forget_engines({berth.model.name for berth in loaded})
     return Response(state.metrics.exposition(), media_type=CONTENT_TYPE)
 
 
-def _sample(stats: Stats, restarts: int) -> EngineSample:
+async def _tell_sample(state: ServerState, model: ServedModel) -> None:
+    if model.llm.state is not EngineState.READY:
+        return
+    try:
+        async with asyncio.timeout(state.limits.stats_seconds):
+            state.emit(_sample(model.name, await model.llm.stats(), model.llm.restarts))
+    except (EngineDeadError, TimeoutError):
+        pass
+
+
+def _sample(model: str, stats: Stats, restarts: int) -> EngineSample:
     scheduler = stats.scheduler
     return EngineSample(
+        model=model,
         running=scheduler.running,
         waiting=scheduler.waiting,
         free_blocks=scheduler.free_blocks,

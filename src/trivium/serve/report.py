@@ -18,7 +18,7 @@ from trivium.types.report import Report
 
 async def report(state: ServerState, request: Request) -> Response:
     """Before the model is known: 503."""
-    state.check_loaded()
+    state.models.check_started()
     told = await _as_of_now(state, state.default.card.report)
     if not asking().is_admin:
         told = _without_paths(told, state.default.card.name)

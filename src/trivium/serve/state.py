@@ -1,4 +1,4 @@
-"""What all routes share: the engine, the limits, who listens, and whether the server still takes requests."""
+"""What all routes share: the models, the limits, who listens, and whether the server still takes requests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from trivium.engine.client import EngineState
 from trivium.observe.energy import EnergyMeter
 from trivium.observe.events import Event, Listener, RequestEnded, RequestReceived
 from trivium.observe.prices import Prices
@@ -20,19 +19,23 @@ from trivium.records.records import Records
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_now
 from trivium.serve.limits import Limits
+from trivium.serve.models.fleet import Fleet
 from trivium.serve.models.served import ServedModel
 from trivium.serve.request_times import RequestTimes
 
 if TYPE_CHECKING:
     from trivium.serve.responses.background import BackgroundResponse
 
+OnDemand = Literal["none", "ollama", "all"]
+
 
 @dataclass
 class ServerState:
-    default: ServedModel  # answers where no model is named
+    models: Fleet
     limits: Limits
     metrics: Metrics
     all_records: Records
+    on_demand: OnDemand = "ollama"  # which front ends serve models from the store too
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
     prices: Prices | None = None
     meter: EnergyMeter = field(default_factory=EnergyMeter)
@@ -65,18 +68,16 @@ class ServerState:
         found = self.background.get(response_id)
         return found if found is not None and asking().may_see(found.owner) else None
 
-    def check_loaded(self) -> None:
-        """Raise where the model is not known yet."""
-        if self.default.llm.state is EngineState.STARTING or self.default.llm.tokenizer is None:
-            raise not_now("the model is being loaded", "engine_not_ready")
+    @property
+    def default(self) -> ServedModel:
+        """Answers where no model is named."""
+        return self.models.default
 
     def check_open(self) -> None:
-        """Raise where new requests are not taken: before the engine is ready, and once the server winds down."""
+        """Raise where new requests are not taken: before the models are loaded, and once the server winds down."""
         if self.draining:
             raise not_now("the server is shutting down and takes no new requests", "draining")
-        self.check_loaded()
-        if self.default.llm.state is not EngineState.READY:
-            raise not_now(f"the engine is {self.default.llm.state}", "engine_not_ready")
+        self.models.check_started()
 
     @contextmanager
     def request(self, request_id: str) -> Iterator[RequestSpan]:

@@ -70,6 +70,10 @@ class ModelStore:
             return self.pull(reference, progress=progress).path
         raise ModelFileError(self._not_found(reference))
 
+    def is_path(self, reference: str) -> bool:
+        """Whether a reference is a model's path on this disk, and no name."""
+        return _is_model_path(reference)
+
     def pull(
         self,
         reference: str,

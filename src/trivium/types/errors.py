@@ -59,6 +59,26 @@ class EngineDeadError(TriviumError):
     """The engine process ended while the request was in its hands."""
 
 
+class NotReadyError(TriviumError):
+    """The model is there, but its engine is being started."""
+
+
+class NoSuchModelError(TriviumError):
+    """No model of that name is served here."""
+
+
+class ModelLoadError(TriviumError):
+    """A model that was asked for by name could not be loaded."""
+
+
+class NoRoomError(TriviumError):
+    """A model does not fit in memory: never (`retry_after` is None), or not beside those that are in use now."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class RequestFailedError(TriviumError):
     """The engine lives, but this one request failed inside it."""
 

@@ -119,21 +119,21 @@ class AnswerWriter:
             **self._watch.durations(),
         )
 
-    def nothing(self, reason: str) -> Line:
-        """The answer to a request that only loads or unloads the model."""
-        return self._line(Said(), done=True, done_reason=reason)
-
     def _line(self, said: Said, **fields: Any) -> Line:
-        if self._is_chat:
-            fields["message"] = Message(said.content, "assistant", said.thinking, [*said.calls])
-        else:
-            fields |= {"response": said.content, "thinking": said.thinking or UNSET}
-        return Line(
-            model=self._model,
-            created_at=moment(datetime.now(UTC)),
-            logprobs=[*said.logprobs] if said.logprobs else UNSET,
-            **fields,
-        )
+        return line_of(self._model, said, is_chat=self._is_chat, **fields)
+
+
+def line_of(model: str, said: Said, *, is_chat: bool, **fields: Any) -> Line:
+    if is_chat:
+        fields["message"] = Message(said.content, "assistant", said.thinking, [*said.calls])
+    else:
+        fields |= {"response": said.content, "thinking": said.thinking or UNSET}
+    return Line(
+        model=model,
+        created_at=moment(datetime.now(UTC)),
+        logprobs=[*said.logprobs] if said.logprobs else UNSET,
+        **fields,
+    )
 
 
 def moment(when: datetime) -> str:

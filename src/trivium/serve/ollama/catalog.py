@@ -1,4 +1,4 @@
-"""All the models there are: the one that is served, those in the store, and the variants that clients made."""
+"""All the models there are: those of the command line, those in the store, and the variants that clients made."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from trivium.records.variants import Variant
+from trivium.serve.models.offers import Offer
 from trivium.serve.ollama.answer import moment
 from trivium.serve.ollama.names import tagged, untagged
 from trivium.serve.ollama.protocol import Details, ListedModel
@@ -72,18 +73,21 @@ class Entry(Struct, frozen=True):
 
 
 async def all_models(state: ServerState) -> list[Entry]:
-    """The one that is served first."""
+    """Those that stay first."""
     variants = await state.records.variants.list()
-    path, name = Path(state.default.card.path), untagged(state.default.name)
-    return await asyncio.to_thread(_read_all, ModelStore(), path, name, variants)
+    staying = state.models.offers.staying
+    return await asyncio.to_thread(_read_all, ModelStore(), staying, variants)
 
 
 async def find_model(state: ServerState, name: str) -> Entry | None:
     return next((entry for entry in await all_models(state) if entry.name == untagged(name)), None)
 
 
-def _read_all(store: ModelStore, path: Path, served: str, variants: Sequence[Variant]) -> list[Entry]:
-    entries: dict[str, Entry] = {served: _at_path(store, path, served)}
+def _read_all(store: ModelStore, staying: Sequence[Offer], variants: Sequence[Variant]) -> list[Entry]:
+    entries: dict[str, Entry] = {}
+    for offer in staying:
+        name = untagged(offer.name)
+        entries[name] = _at_path(store, offer.path, name)
     for stored in store.list():
         hashes = [file.sha256 for file in stored.manifest.files]
         digest = hashes[0] if len(hashes) == 1 else _sha256("".join(hashes))

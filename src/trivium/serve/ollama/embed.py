@@ -10,8 +10,8 @@ from starlette.responses import Response
 from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.embedding import Texts, cut_length, embed
-from trivium.serve.models.asked import model_for
 from trivium.serve.ollama.answer import Stopwatch
+from trivium.serve.ollama.lease import model_of
 from trivium.serve.ollama.names import variant_called
 from trivium.serve.ollama.protocol import KeepAlive
 from trivium.serve.openai.protocol import Natural
@@ -29,6 +29,7 @@ class EmbedRequest(Struct, kw_only=True):
 class OldEmbedRequest(Struct, kw_only=True):
     model: str
     prompt: str
+    keep_alive: KeepAlive | None = None
 
 
 class Embeddings(Struct, frozen=True):
@@ -50,8 +51,8 @@ OLD_EMBED = msgspec.json.Decoder(OldEmbedRequest)
 async def api_embed(state: ServerState, request: Request) -> Response:
     watch = Stopwatch()
     body = await read_json(request, EMBED, state.limits, type_matters=False)
-    variant = await variant_called(state, body.model)
-    model = await model_for(state, request, variant.base)
+    variant = await variant_called(state, request, body.model)
+    model = await model_of(state, request, variant, body.keep_alive)
     texts: Texts = [*body.input] if isinstance(body.input, list) else body.input
     cut_to = cut_length(model, body.truncate is not False, None)
     work = embed(model, texts, body.dimensions, cut_to=cut_to)
@@ -69,8 +70,8 @@ async def api_embed(state: ServerState, request: Request) -> Response:
 
 async def api_embeddings(state: ServerState, request: Request) -> Response:
     body = await read_json(request, OLD_EMBED, state.limits, type_matters=False)
-    variant = await variant_called(state, body.model)
-    model = await model_for(state, request, variant.base)
+    variant = await variant_called(state, request, body.model)
+    model = await model_of(state, request, variant, body.keep_alive)
     (found,) = await unless_client_goes(
         request.receive, embed(model, body.prompt, cut_to=cut_length(model, True, None))
     )

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium.dialects.parts import Content
-from trivium.llm.params import SamplingParams
 from trivium.llm.prompts import TokensPrompt
 from trivium.records.ids import new_id
 from trivium.records.variants import Variant
@@ -22,10 +21,10 @@ from trivium.serve.chat.news import ChatNews, ChatUsage, ChoiceNews, Finish
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import invalid
 from trivium.serve.generation import Job, generate
-from trivium.serve.models.asked import model_for
 from trivium.serve.models.served import ServedModel
-from trivium.serve.ollama.answer import AnswerWriter, Said, Stopwatch
+from trivium.serve.ollama.answer import AnswerWriter, Said, Stopwatch, line_of
 from trivium.serve.ollama.chat_request import of_chat, of_generate, of_raw
+from trivium.serve.ollama.lease import model_of, unload, unloads
 from trivium.serve.ollama.lines import LineStream, encode_line
 from trivium.serve.ollama.names import variant_called
 from trivium.serve.ollama.protocol import AnswerRequest, ChatRequest, GenerateRequest, Line
@@ -51,10 +50,10 @@ class Answering(Struct, frozen=True):
 async def api_chat(state: ServerState, request: Request) -> Response | EventStreamResponse:
     watch = Stopwatch()
     body = await read_json(request, CHAT, state.limits, type_matters=False)
-    variant = await variant_called(state, body.model)
-    model = await model_for(state, request, variant.base)
+    variant = await variant_called(state, request, body.model)
     if not body.messages:
-        return _loaded(model, body, watch, is_chat=True)
+        return await _load_or_unload(state, request, body, variant, is_chat=True)
+    model = await model_of(state, request, variant, body.keep_alive)
     answering = await _chat(model, of_chat(body, variant, model.dialect))
     return await _answer(state, request, body, answering, watch, is_chat=True)
 
@@ -62,11 +61,11 @@ async def api_chat(state: ServerState, request: Request) -> Response | EventStre
 async def api_generate(state: ServerState, request: Request) -> Response | EventStreamResponse:
     watch = Stopwatch()
     body = await read_json(request, GENERATE, state.limits, type_matters=False)
-    variant = await variant_called(state, body.model)
+    variant = await variant_called(state, request, body.model)
     _refuse(body)
-    model = await model_for(state, request, variant.base)
     if not body.prompt and not body.suffix:
-        return _loaded(model, body, watch, is_chat=False)
+        return await _load_or_unload(state, request, body, variant, is_chat=False)
+    model = await model_of(state, request, variant, body.keep_alive)
     if body.raw or body.suffix:
         answering = await _raw(model, body, variant)
     else:
@@ -163,8 +162,15 @@ def _context(answering: Answering, writer: AnswerWriter) -> list[int] | None:
     return None if answering.prompt is None else [*answering.prompt, *writer.token_ids]
 
 
-def _loaded(model: ServedModel, body: AnswerRequest, watch: Stopwatch, *, is_chat: bool) -> Response:
-    """The model is loaded as long as the server runs; to unload it is taken note of, and no more."""
-    unloads = body.keep_alive in (0, "0", "0s", "0m", "0h")
-    writer = AnswerWriter(body.model, watch, TokenShapes(model.tokenizer, SamplingParams()), is_chat=is_chat)
-    return Response(msgspec.json.encode(writer.nothing("unload" if unloads else "load")), media_type="application/json")
+async def _load_or_unload(
+    state: ServerState, request: Request, body: AnswerRequest, variant: Variant, *, is_chat: bool
+) -> Response:
+    """Nothing is asked: the model is only to be there, or to go."""
+    if unloads(body.keep_alive):
+        await unload(state, request, variant)
+        reason = "unload"
+    else:
+        await model_of(state, request, variant, body.keep_alive)
+        reason = "load"
+    line = line_of(body.model, Said(), is_chat=is_chat, done=True, done_reason=reason)
+    return Response(msgspec.json.encode(line), media_type="application/json")

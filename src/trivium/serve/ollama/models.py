@@ -17,6 +17,8 @@ from trivium.records.variants import Variant
 from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import ApiError, invalid
+from trivium.serve.models.berth import Berth
+from trivium.serve.models.served import ServedModel
 from trivium.serve.ollama.answer import moment
 from trivium.serve.ollama.catalog import Entry, all_models, find_model
 from trivium.serve.ollama.lines import LineStream, encode_line
@@ -60,19 +62,24 @@ async def tags(state: ServerState, request: Request) -> Response:
 
 
 async def running(state: ServerState, request: Request) -> Response:
-    served = await _existing(state, state.default.card.name)
-    name = tagged(served.name)
-    model = RunningModel(
+    entries = {entry.name: entry for entry in await all_models(state)}
+    loaded = [(berth, entries.get(untagged(berth.offer.name))) for berth in state.models.loaded()]
+    return _json(RunningModels([_running(berth, entry) for berth, entry in loaded if entry is not None]))
+
+
+def _running(berth: Berth, entry: Entry) -> RunningModel:
+    name = tagged(entry.name)
+    left = berth.seconds_left
+    return RunningModel(
         name=name,
         model=name,
-        size=served.size,
-        digest=served.digest,
-        details=served.details,
-        expires_at=moment(datetime.now(UTC) + FOREVER),
+        size=berth.offer.need,
+        digest=entry.digest,
+        details=entry.details,
+        expires_at=moment(datetime.now(UTC) + (FOREVER if left is None else timedelta(seconds=left))),
         size_vram=0,
-        context_length=state.default.card.max_model_len,
+        context_length=berth.model.card.max_model_len,
     )
-    return _json(RunningModels([model]))
 
 
 async def version(state: ServerState, request: Request) -> Response:
@@ -81,15 +88,15 @@ async def version(state: ServerState, request: Request) -> Response:
 
 async def show(state: ServerState, request: Request) -> Response:
     entry = await _existing(state, _name(await read_json(request, MODEL, state.limits, type_matters=False)))
-    is_served = entry.model.base == untagged(state.default.card.name)
+    model = _loaded(state, entry.model.base)
     return _json(
         ShownModel(
             modelfile=write_modelfile(entry.model),
             parameters=write_parameters(entry.model.parameters),
-            template=state.default.template.source if is_served else "",
+            template="" if model is None else model.template.source,
             details=entry.details,
             model_info=entry.model_info,
-            capabilities=_capabilities(state) if is_served else [],
+            capabilities=[] if model is None else _capabilities(model),
             modified_at=entry.modified_at,
             system=entry.model.system,
             license=entry.model.license,
@@ -97,12 +104,16 @@ async def show(state: ServerState, request: Request) -> Response:
     )
 
 
-def _capabilities(state: ServerState) -> list[str]:
+def _loaded(state: ServerState, name: str) -> ServedModel | None:
+    return next((berth.model for berth in state.models.loaded() if untagged(berth.offer.name) == name), None)
+
+
+def _capabilities(model: ServedModel) -> list[str]:
     can = {
         "completion": True,
-        "tools": state.default.dialect.call_form is not None,
-        "thinking": state.default.dialect.reasoning is not None,
-        "insert": state.default.fill_in_the_middle is not None,
+        "tools": model.dialect.call_form is not None,
+        "thinking": model.dialect.reasoning is not None,
+        "insert": model.fill_in_the_middle is not None,
     }
     return [name for name, is_able in can.items() if is_able]
 
@@ -120,7 +131,7 @@ async def delete(state: ServerState, request: Request) -> Response:
     entry = await _existing(state, name)
     if await state.records.variants.delete(entry.name):
         return Response()
-    if entry.name == untagged(state.default.card.name):
+    if state.models.offers.staying_called(entry.name) is not None or not await state.models.unload(entry.name):
         raise invalid(f"model '{name[:200]}' is being served and cannot be deleted", "model")
     if not entry.is_stored:
         raise not_found(name)  # a variant that another request has deleted meanwhile

@@ -111,7 +111,7 @@ async def create_batch(state: ServerState, request: Request) -> Response:
         id=new_id("batch_"),
         created_at=now,
         endpoint=body.endpoint,
-        model=state.default.name,
+        model=state.models.offers.default.name,
         input_file_id=file.id,
         completion_window=body.completion_window,
         expires_at=now + seconds,

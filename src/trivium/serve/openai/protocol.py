@@ -365,8 +365,9 @@ class Completion(Struct, frozen=True):
 class Model(Struct, frozen=True):
     id: str
     created: int
-    max_model_len: int
+    max_model_len: int | None  # None: not known before it is loaded
     root: str
+    loaded: bool
     parent: str | None = None
     owned_by: str = "trivium"
     object: Literal["model"] = "model"

@@ -49,7 +49,7 @@ async def create_response(state: ServerState, request: Request) -> Response | Ev
     body = await read_json(request, CREATE, state.limits)
     maker = await open_response(state, await model_for(state, request, body.model), body)
     if maker.response.background:
-        background = await start_in_background(state, maker)
+        background = await start_in_background(state, maker, request.state.leases)
         if maker.is_streamed:
             return EventStreamResponse(background.frames(0), state.limits)
         return _json(background.response)

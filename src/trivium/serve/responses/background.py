@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import msgspec
 from msgspec.structs import replace
@@ -27,12 +27,13 @@ STORED = msgspec.json.Decoder(ResponseObject)
 UNFINISHED = ("queued", "in_progress")
 
 
-async def start_in_background(state: ServerState, maker: ResponseMaker) -> BackgroundResponse:
+async def start_in_background(state: ServerState, maker: ResponseMaker, leases: AsyncExitStack) -> BackgroundResponse:
+    """`leases`: of the response's model, which are its own from now on."""
     response_id = maker.response.id
     claim = state.records.claims.take(response_id)
     assert claim is not None  # the id is new
     await maker.keep_input()
-    background = BackgroundResponse(state, maker, claim)
+    background = BackgroundResponse(state, maker, claim, leases.pop_all())
     state.background[response_id] = background
     background.task.add_done_callback(lambda _: state.background.pop(response_id, None))
     return background
@@ -57,10 +58,11 @@ async def fail_abandoned(records: Records) -> None:
 
 
 class BackgroundResponse:
-    def __init__(self, state: ServerState, maker: ResponseMaker, claim: Claim) -> None:
+    def __init__(self, state: ServerState, maker: ResponseMaker, claim: Claim, leases: AsyncExitStack) -> None:
         self._state = state
         self._maker = maker
         self._claim = claim
+        self._leases = leases
         self._news = asyncio.Event()
         # Each at its sequence number.
         self._frames = [frame(event) for event in (*maker.writer.created(), *maker.writer.queued())]
@@ -99,6 +101,7 @@ class BackgroundResponse:
         except ApiError:
             await self._publish(maker.failure_events)
         finally:
+            await self._leases.aclose()
             self._claim.retire()
             self._claim.give_back()
             self._has_ended = True
