@@ -13,6 +13,7 @@ from trivium.bench.settings import (
     AnswerOptions,
     ArrivalSettings,
     CompareSettings,
+    LoadSettings,
     OutputSettings,
     PrefixSettings,
     ReplaySettings,
@@ -137,14 +138,18 @@ def _add_store(commands: _Commands) -> None:
 def _add_bench(commands: _Commands) -> None:
     bench = _add_command(commands, "bench", "bench", "measure an OpenAI server, and leave the evidence")
     modes = bench.add_subparsers(title="what to measure", metavar="mode", dest="mode", required=True)
-    load = (WorkloadSettings, ArrivalSettings)
+    load = (WorkloadSettings, LoadSettings, ArrivalSettings)
     for name, summary, structs in (
         ("serve", "latency under a load, open (--rate) or closed (--concurrency)", (*load, SloSettings)),
         ("throughput", "tokens a second when all requests come at once", (WorkloadSettings, ThroughputSettings)),
         ("latency", "one request at a time", (WorkloadSettings,)),
         ("prefix", "what is gained where prompts begin alike", (*load, PrefixSettings)),
         ("replay", "arrivals and lengths of a Mooncake or Azure trace", (ReplaySettings, SloSettings)),
-        ("slo", "the highest rate at which the limits are kept", (*load, SloSettings, SearchSettings)),
+        (
+            "slo",
+            "the highest rate at which the limits are kept",
+            (WorkloadSettings, ArrivalSettings, SloSettings, SearchSettings),
+        ),
     ):
         parser = _add_mode(modes, name, summary)
         if name == "replay":

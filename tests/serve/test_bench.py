@@ -136,20 +136,17 @@ def test_an_experiment_does_not_find_the_words_of_an_earlier_one(server: ServerP
     assert max(shares[:3]) < 0.4 < 0.7 < shares[3]
 
 
-def test_a_key_is_sent_and_not_kept(server: ServerProcess, tmp_path: Path) -> None:
-    folder = tmp_path / "b"
-    bench(folder, "latency", "--base-url", server.url, "--requests", "1", "--warmup", "0", "--api-key", "sk-hidden")
-    assert all(b"sk-hidden" not in path.read_bytes() for path in folder.iterdir())
-
-
 def test_a_server_is_started_for_the_measurement_and_stopped_after(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "b"
-    options = f"--num-threads 1 --state-dir {tmp_path / 'state'}"
-    evidence = bench(folder, "latency", str(tiny_model), *WORKLOAD, "--server-options", options)
+    options = f"--num-threads 1 --state-dir {tmp_path / 'state'} --api-key sk-hidden"
+    flags = ("--server-options", options, "--api-key", "sk-hidden")
+    evidence = bench(folder, "latency", str(tiny_model), *WORKLOAD, *flags)
     (target,) = evidence.record.targets
     assert target.started_with is not None and target.started_with[:3] == ["trivium", "serve", str(tiny_model)]
     assert target.max_model_len == 8192
     assert "ready" in (folder / "server.log").read_text()
+    assert all(b"sk-hidden" not in path.read_bytes() for path in folder.iterdir())
+    assert (folder / "metrics-after.txt").exists()
     with socket.socket() as sock:
         assert sock.connect_ex(("127.0.0.1", int(target.base_url.split(":")[2].partition("/")[0]))) != 0
 

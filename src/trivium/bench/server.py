@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 
 from trivium.bench.errors import BenchError
+from trivium.bench.redact import without_keys
 
-READY = re.compile(r"^ready +(http://\S+)")
+READY = re.compile(r"^ready +(https?://\S+)")
 STOP_SECONDS = 30.0
 SHOWN_LINES = 5  # of a server that did not start
 
@@ -39,7 +40,7 @@ async def own_server(model: str | None, options: str | None) -> AsyncIterator[Ow
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us; we stop it then
     )
-    server = OwnServer("", ["trivium", *arguments], [])
+    server = OwnServer("", ["trivium", *without_keys(arguments)], [])
     log = server.log
     ready: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
     reading = asyncio.create_task(_read_log(process, log, ready))
@@ -59,6 +60,8 @@ async def _read_log(process: asyncio.subprocess.Process, log: list[str], ready: 
     async for line in process.stderr:
         text = line.decode("utf-8", "replace").rstrip()
         log.append(text)
+        if not ready.done():
+            print(f"  {text}", file=sys.stderr, flush=True)  # a model may have to be fetched first
         if (found := READY.match(text)) and not ready.done():
             ready.set_result(found[1])
     if not ready.done():

@@ -49,13 +49,16 @@ class WorkloadSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class ArrivalSettings(Struct, frozen=True, kw_only=True):
+class LoadSettings(Struct, frozen=True, kw_only=True):
     rate: Annotated[
         str | None, Meta(description="open loop: requests a second; several with commas make one run each")
     ] = None
     concurrency: Annotated[
         AtLeastOne | None, Meta(description="closed loop: requests under way at any time; default: 8 without --rate")
     ] = None
+
+
+class ArrivalSettings(Struct, frozen=True, kw_only=True):
     arrival: Annotated[
         Literal["poisson", "constant", "gamma", "burst"], Meta(description="how an open loop's requests are spaced")
     ] = "poisson"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import resource
 import secrets
 import signal
@@ -24,12 +25,14 @@ from trivium.bench.experiment import Experiment
 from trivium.bench.figures import Slo
 from trivium.bench.machine import machine, software
 from trivium.bench.record import Comparison, Mode, Record, RunPlan, Side
+from trivium.bench.redact import without_keys
 from trivium.bench.report_html import report_page
 from trivium.bench.results import Results, results_of
 from trivium.bench.settings import (
     AnswerOptions,
     ArrivalSettings,
     CompareSettings,
+    LoadSettings,
     OutputSettings,
     PrefixSettings,
     ReplaySettings,
@@ -45,8 +48,8 @@ from trivium.bench.trace import read_trace
 from trivium.bench.verify import problems_of
 from trivium.commands.options import UsageError, read_options
 
-SECRET = "(not kept)"
 DEFAULT_CONCURRENCY = 8
+KEY_VARIABLE = "TRIVIUM_API_KEY"  # a server that we start takes its key from there
 HasWords = TypeVar("HasWords", WorkloadSettings, ReplaySettings)
 
 
@@ -109,7 +112,7 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
     record = Record(
         mode=job.mode,
         title=output.title or f"{job.mode}: {', '.join(dict.fromkeys(s.target.model for s in servers))}",
-        command=_shown_command(sys.argv[1:]),
+        command=["trivium", *without_keys(sys.argv[1:])],
         settings=_shown_settings([*job.settings, answers]),
         started_at=started.isoformat(timespec="seconds"),
         targets=[server.target for server in servers],
@@ -133,11 +136,12 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
 def _serve(args: argparse.Namespace) -> Job:
     workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     slo = read_options(args, SloSettings)
-    loads = _loads(arrival)
+    load = read_options(args, LoadSettings)
+    loads = _loads(load)
     return Job(
         mode="serve",
         places=[_place(args)],
-        settings=[workload, arrival, slo],
+        settings=[workload, load, arrival, slo],
         measure=lambda experiment, servers: modes.serve(experiment, servers[0], workload, arrival, loads),
         slo=_slo(slo),
     )
@@ -166,12 +170,13 @@ def _latency(args: argparse.Namespace) -> Job:
 def _prefix(args: argparse.Namespace) -> Job:
     workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     prefix = read_options(args, PrefixSettings)
-    load = _one_load(arrival)
+    load = read_options(args, LoadSettings)
+    plan = _one_load(load)
     return Job(
         mode="prefix",
         places=[_place(args)],
-        settings=[workload, arrival, prefix],
-        measure=lambda experiment, servers: modes.prefix(experiment, servers[0], workload, arrival, load, prefix),
+        settings=[workload, load, arrival, prefix],
+        measure=lambda experiment, servers: modes.prefix(experiment, servers[0], workload, arrival, plan, prefix),
     )
 
 
@@ -191,8 +196,6 @@ def _search(args: argparse.Namespace) -> Job:
     workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     limits, search = read_options(args, SloSettings), read_options(args, SearchSettings)
     slo = _slo(limits)
-    if arrival.rate is not None or arrival.concurrency is not None:
-        raise UsageError("the search chooses the rates itself: leave out --rate and --concurrency")
     if slo is None:
         raise UsageError("a search needs a limit: --ttft-ms, --tpot-ms or --e2e-ms")
     return Job(
@@ -207,11 +210,12 @@ def _search(args: argparse.Namespace) -> Job:
 def _compare(args: argparse.Namespace) -> Job:
     workload, arrival = _with_words(read_options(args, WorkloadSettings)), read_options(args, ArrivalSettings)
     settings = read_options(args, CompareSettings)
-    load = _one_load(arrival)
+    load = read_options(args, LoadSettings)
+    plan = _one_load(load)
 
     async def measure(experiment: Experiment, servers: list[ReachedServer]) -> None:
         sides: dict[Side, ReachedServer] = {"a": servers[0], "b": servers[1]}
-        await modes.compare(experiment, sides, workload, arrival, load, settings)
+        await modes.compare(experiment, sides, workload, arrival, plan, settings)
 
     return Job(
         mode="compare",
@@ -219,7 +223,7 @@ def _compare(args: argparse.Namespace) -> Job:
             _side(args.a, settings.a_model, settings.a_options, settings.api_key),
             _side(args.b, settings.b_model, settings.b_options, settings.api_key),
         ],
-        settings=[workload, arrival, settings],
+        settings=[workload, load, arrival, settings],
         measure=measure,
         comparison=Comparison(
             confidence=settings.confidence, min_effect=settings.min_effect, headline=settings.by, seed=workload.seed
@@ -247,7 +251,7 @@ def _place(args: argparse.Namespace) -> Place:
         start_model=args.start_model,
         server_options=target.server_options,
         model=target.model,
-        api_key=target.api_key,
+        api_key=target.api_key or (os.environ.get(KEY_VARIABLE) if target.base_url is None else None),
     )
 
 
@@ -256,26 +260,27 @@ def _side(where: str, model: str | None, options: str | None, api_key: str | Non
         if options:
             raise UsageError(f"{where} is a server that runs: it takes no options")
         return Place(base_url=where, model=model, api_key=api_key)
-    return Place(start_model=where, server_options=options, model=model)
+    api_key = api_key or os.environ.get(KEY_VARIABLE)
+    return Place(start_model=where, server_options=options, model=model, api_key=api_key)
 
 
 def _with_words(settings: HasWords) -> HasWords:
     return settings if settings.words else msgspec.structs.replace(settings, words=secrets.token_hex(4))
 
 
-def _loads(arrival: ArrivalSettings) -> list[RunPlan]:
-    if arrival.rate is None:
-        concurrency = arrival.concurrency or DEFAULT_CONCURRENCY
+def _loads(load: LoadSettings) -> list[RunPlan]:
+    if load.rate is None:
+        concurrency = load.concurrency or DEFAULT_CONCURRENCY
         return [RunPlan(label=f"{concurrency} at a time", loop="closed", concurrency=concurrency)]
-    if arrival.concurrency is not None:
+    if load.concurrency is not None:
         raise UsageError("--rate is for an open loop and --concurrency for a closed one: give one of them")
-    return [RunPlan(label=f"{rate:g}/s", loop="open", rate=rate) for rate in _rates(arrival.rate)]
+    return [RunPlan(label=f"{rate:g}/s", loop="open", rate=rate) for rate in _rates(load.rate)]
 
 
-def _one_load(arrival: ArrivalSettings) -> RunPlan:
-    loads = _loads(arrival)
+def _one_load(load: LoadSettings) -> RunPlan:
+    loads = _loads(load)
     if len(loads) > 1:
-        raise UsageError(f"--rate {arrival.rate}: one rate is wanted here, not {len(loads)}")
+        raise UsageError(f"--rate {load.rate}: one rate is wanted here, not {len(loads)}")
     return loads[0]
 
 
@@ -304,23 +309,13 @@ async def _metrics(servers: Sequence[ReachedServer]) -> dict[str, str]:
     return {name: text for name, text in zip(_names(servers), texts, strict=True) if text is not None}
 
 
-def _shown_command(arguments: Sequence[str]) -> list[str]:
-    shown = ["trivium"]
-    for argument in arguments:
-        flag, equals, _ = argument.partition("=")
-        if shown[-1] == "--api-key":
-            argument = SECRET
-        elif equals and flag == "--api-key":
-            argument = f"{flag}={SECRET}"
-        shown.append(argument)
-    return shown
-
-
 def _shown_settings(structs: Sequence[Struct]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for struct in structs:
-        shown |= {name: value for name, value in msgspec.structs.asdict(struct).items() if name != "api_key"}
-    return shown
+    return {
+        name: value
+        for struct in structs
+        for name, value in msgspec.structs.asdict(struct).items()
+        if name not in ("api_key", "a_options", "b_options")  # the command and the targets tell them, without keys
+    }
 
 
 def _raise_socket_limit() -> None:
