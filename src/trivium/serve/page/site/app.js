@@ -6,16 +6,16 @@ import { byId } from "./dom.js";
 import { EngineFeed } from "./engine_feed.js";
 import { EngineView } from "./engine_view.js";
 import { count } from "./figures.js";
-import { loadModels, startModelChoice } from "./models.js";
+import { startModels } from "./models.js";
 import { startSettings } from "./settings_panel.js";
 import { startTheme } from "./theme.js";
 
 startTheme(byId("theme"));
 startSettings();
-startModelChoice();
 const chat = new Chat(() => {});
 startComposer(chat);
 const feed = new EngineFeed();
+startModels(feed);
 new EngineView(feed);
 startViews();
 feed.listen(showPulse);
@@ -49,18 +49,13 @@ function showPulse({ view, points, problem }) {
   byId("pulse-rate").textContent = state === "busy" ? `· ${Math.round(points.at(-1).generated)} tok/s` : "";
 }
 
-let modelShown = null; // as /v1/engine names it
-
-/** The models are asked for once there is one, and again when another is served. */
-async function showModel({ view }) {
-  if (!view?.model || view.model.name === modelShown) return;
+function showModel({ view, watched }) {
+  if (view === null) return;
+  if (view.model === null) {
+    chat.served = view.state === "unloaded" ? `${watched} · it is loaded when you ask it` : "The model is being loaded.";
+    return;
+  }
   const { name, family, task, max_model_len: context, dtype } = view.model;
-  modelShown = name;
   const what = task === "generate" ? dtype : "it makes vectors and scores, and does not chat";
   chat.served = `${name} · ${family} · ${what} · ${count(context)} tokens of context`;
-  try {
-    await loadModels();
-  } catch {
-    modelShown = null; // tried again with the next view
-  }
 }

@@ -9,13 +9,23 @@ export class EngineFeed {
   #listeners = new Set();
   #last = null;
   #timer = null;
+  #turns = 0;
   #asksForKey = true; // until the person says no
+  watched = null; // the model; null: the server's default
   view = null; // as GET /v1/engine has it; null while the server does not answer
   problem = null; // why there is no view
   points = []; // oldest first; `time` in the engine's seconds
 
   start() {
     document.addEventListener("visibilitychange", () => this.#turn());
+    this.#turn();
+  }
+
+  watch(model) {
+    if (model === this.watched) return;
+    this.watched = model;
+    this.points = [];
+    this.#last = null;
     this.#turn();
   }
 
@@ -26,22 +36,27 @@ export class EngineFeed {
   async #turn() {
     clearTimeout(this.#timer);
     if (document.hidden) return;
+    const turn = ++this.#turns;
+    let view = null;
+    let problem = null;
     try {
-      this.#take(await (await call("/v1/engine", { ask: this.#asksForKey })).json());
+      const query = this.watched === null ? "" : `?model=${encodeURIComponent(this.watched)}`;
+      view = await (await call(`/v1/engine${query}`, { ask: this.#asksForKey })).json();
     } catch (error) {
-      if (error.status === 401) this.#asksForKey = false;
-      this.view = null;
-      this.problem = error;
+      problem = error;
     }
+    if (turn !== this.#turns) return; // another has begun since
+    if (problem?.status === 401) this.#asksForKey = false;
+    if (problem?.status === 404) this.watched = null;
+    this.#take(view, problem);
     for (const listener of this.#listeners) listener(this);
-    clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#turn(), PERIOD);
   }
 
-  #take(view) {
+  #take(view, problem) {
     this.view = view;
-    this.problem = null;
-    if (view.live === null) {
+    this.problem = problem;
+    if (!view?.live) {
       this.#last = null;
       return;
     }

@@ -88,6 +88,7 @@ export class EngineView {
 const STATES = {
   ready: "Ready for requests.",
   starting: "The model is being loaded.",
+  unloaded: "This model is not loaded; the first request for it loads it.",
   restarting: "The engine is starting again.",
   draining: "The server is shutting down; answers under way are finished.",
   dead: "The engine has ended.",
