@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import parrot_server
@@ -24,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine; make test-browser fetches one"),
 ]
 
+KEY = "open-sesame"
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 800}
 LONG = "All work and no play makes a dull day. " * 48  # 1,872 tokens of the parrot, one for each byte
@@ -297,23 +297,52 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_the_chat(parrot: Serv
     expect(answers(page).locator(".prose")).to_have_text("Typed.")
 
 
-def test_a_server_with_keys_shows_its_page_and_asks_for_one(tmp_path: Path, open_page: Open) -> None:
+@pytest.fixture(scope="module")
+def aviary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Two parrots behind a key."""
+    directory = save_parrot(tmp_path_factory.mktemp("models") / "parrot")
     server = ServerProcess(
-        str(save_parrot(tmp_path / "parrot")), "--api-key", "open-sesame", program=(parrot_server.__file__,)
+        f"polly={directory}",
+        "--api-key",
+        KEY,
+        more_models=(f"jack={directory}",),
+        program=(parrot_server.__file__,),
     )
-    try:
-        page = open_page(server, expected="401 (Unauthorized)")
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_role("button", name="Not now").click()
-        expect(page.locator("#pulse")).to_contain_text("needs a key")
-        ask(page, spoken("Inside."))
-        for key in ("wrong", "open-sesame"):
-            dialog.get_by_label("API key", exact=True).fill(key)
-            dialog.get_by_role("button", name="Use the key").click()
-        expect(answers(page).locator(".prose")).to_have_text("Inside.")
-        expect(dialog).to_be_hidden()
-        expect(page.locator("#pulse")).to_contain_text("ready")
-        expect(page.get_by_label("Model", exact=True)).to_have_value("parrot")
-        page.close()  # before what it watches
-    finally:
-        assert server.stop() == 0
+    yield server
+    assert server.stop() == 0
+
+
+def test_a_server_with_keys_shows_its_page_and_asks_for_one(aviary: ServerProcess, open_page: Open) -> None:
+    page = open_page(aviary, expected="401 (Unauthorized)")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Not now").click()
+    expect(page.locator("#pulse")).to_contain_text("needs a key")
+    ask(page, spoken("Inside."))
+    for key in ("wrong", KEY):
+        dialog.get_by_label("API key", exact=True).fill(key)
+        dialog.get_by_role("button", name="Use the key").click()
+    expect(answers(page).locator(".prose")).to_have_text("Inside.")
+    expect(dialog).to_be_hidden()
+    expect(page.locator("#pulse")).to_contain_text("ready")
+    page.reload()
+    expect(dialog).to_be_visible()  # it was not to be kept
+
+
+def test_of_several_models_the_chosen_one_answers_and_is_watched(aviary: ServerProcess, open_page: Open) -> None:
+    page = open_page(aviary, expected="401 (Unauthorized)")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("API key", exact=True).fill(KEY)
+    dialog.get_by_label("Keep it in this browser").check()
+    dialog.get_by_role("button", name="Use the key").click()
+    expect(page.locator(".served")).to_contain_text("polly")
+    page.get_by_label("Model", exact=True).select_option("jack")
+    expect(page.locator(".served")).to_contain_text("jack")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, spoken("Squawk."))
+    assert asked.value.post_data_json["model"] == "jack"
+    expect(answers(page).locator(".prose")).to_have_text("Squawk.")
+    page.reload()  # the key and the choice are kept
+    expect(page.get_by_label("Model", exact=True)).to_have_value("jack")
+    page.get_by_role("link", name="Engine", exact=True).click()
+    expect(page.locator(".facts")).to_contain_text("jack")
+    page.get_by_role("link", name="Chat", exact=True).click()

@@ -343,3 +343,15 @@ def test_a_background_response_keeps_its_model(server: ServerProcess) -> None:
 
     assert wait_for(ended, 60) in ("completed", "incomplete")
     wait_for(lambda: loaded(server) == {"house"} or None, 20)
+
+
+def test_the_live_view_is_of_the_model_that_is_named(server: ServerProcess) -> None:
+    def view(query: str) -> Any:
+        return server.get(f"/v1/engine{query}").json()
+
+    assert view("")["model"]["name"] == view("?model=house")["model"]["name"] == "house"
+    assert (view("?model=ant")["state"], view("?model=ant")["live"]) == ("unloaded", None)
+    assert server.post(CHAT, {"model": "ant", "messages": USER, "max_tokens": 5, "ignore_eos": True}).status_code == 200
+    ant = view("?model=ant")
+    assert (ant["state"], ant["model"]["name"], ant["live"]["totals"]["generated_tokens"]) == ("ready", "ant", 5)
+    assert server.get("/v1/engine?model=nobody").status_code == 404

@@ -16,9 +16,13 @@ from trivium.engine.messages import Stats
 from trivium.observe.recent import Percentiles
 from trivium.schedule.snapshot import SequenceView, Snapshot
 from trivium.serve.access.caller import asking
+from trivium.serve.models.asked import offer_for
+from trivium.serve.models.served import ServedModel
 from trivium.serve.state import ServerState
 from trivium.types.card import ModelCard, Task
 from trivium.types.errors import EngineDeadError
+
+UNLOADED = "unloaded"  # the state of a model that is loaded when it is asked for
 
 
 class ModelView(Struct, frozen=True):
@@ -58,8 +62,8 @@ class TotalsView(Struct, frozen=True):
 class LatencyView(Struct, frozen=True):
     """Over the last minute; null where there was nothing to measure."""
 
-    first_token: Percentiles | None
-    inter_token: Percentiles | None
+    first_token: Percentiles | None = None
+    inter_token: Percentiles | None = None
 
 
 class LiveView(Struct, frozen=True):
@@ -75,36 +79,43 @@ class LiveView(Struct, frozen=True):
 class EngineView(Struct, frozen=True):
     state: str
     time: float  # seconds of a clock that only goes forward: rates are differences over its differences
-    in_flight: int  # HTTP requests for text
-    restarts: int
-    model: ModelView | None  # null while it is being loaded
-    live: LiveView | None  # null while the engine does not answer
-    latency: LatencyView
+    in_flight: int  # HTTP requests for text, of all models
+    restarts: int = 0
+    model: ModelView | None = None  # null while it is not loaded
+    live: LiveView | None = None  # null while the engine does not answer
+    latency: LatencyView = LatencyView()
 
 
 async def engine(state: ServerState, request: Request) -> Response:
-    """Answers in every state of the engine, since that is what it is asked for."""
-    stats = await _stats(state)
-    view = EngineView(
-        state=EngineState.DRAINING if state.draining else state.default.llm.state,
-        time=time.monotonic(),
-        in_flight=state.in_flight,
-        restarts=state.default.llm.restarts,
-        model=None if state.default.llm.state is EngineState.STARTING else _model(state.default.llm.card),
-        live=None
-        if stats is None or stats.snapshot is None
-        else _live(stats, stats.snapshot, sees_others=asking().is_admin),
-        latency=LatencyView(state.default.recent_waits.first_token(), state.default.recent_waits.inter_token()),
-    )
+    """?model=NAME. Answers in every state of the engine, since that is what it is asked for."""
+    offer = await offer_for(state, request, request.query_params.get("model"))
+    berth = state.models.berth_of(offer.name)
+    view = EngineView(UNLOADED, time.monotonic(), state.in_flight) if berth is None else await _view(state, berth.model)
     return Response(msgspec.json.encode(view), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-async def _stats(state: ServerState) -> Stats | None:
-    if state.default.llm.state is not EngineState.READY:
+async def _view(state: ServerState, model: ServedModel) -> EngineView:
+    stats = await _stats(model, state.limits.stats_seconds)
+    has_card = model.llm.state not in (EngineState.STARTING, EngineState.DEAD)
+    return EngineView(
+        state=EngineState.DRAINING if state.draining else model.llm.state,
+        time=time.monotonic(),
+        in_flight=state.in_flight,
+        restarts=model.llm.restarts,
+        model=_model(model.card) if has_card else None,
+        live=None
+        if stats is None or stats.snapshot is None
+        else _live(stats, stats.snapshot, sees_others=asking().is_admin),
+        latency=LatencyView(model.recent_waits.first_token(), model.recent_waits.inter_token()),
+    )
+
+
+async def _stats(model: ServedModel, patience: float) -> Stats | None:
+    if model.llm.state is not EngineState.READY:
         return None
     try:
-        async with asyncio.timeout(state.limits.stats_seconds):
-            return await state.default.llm.stats(with_snapshot=True)
+        async with asyncio.timeout(patience):
+            return await model.llm.stats(with_snapshot=True)
     except (EngineDeadError, TimeoutError):
         return None
 
