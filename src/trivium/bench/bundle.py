@@ -32,10 +32,9 @@ class Evidence(Struct, frozen=True):
 
 def write_bundle(folder: Path, evidence: Evidence, report: str, others: Mapping[str, str]) -> str:
     """`others` are further texts by file name, such as the servers' metrics. Returns the bundle's digest."""
+    require_new(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise BenchError(f"{folder}: the folder of a bundle must be new or empty")
         texts = {
             RECORD: _pretty(evidence.record),
             SAMPLES: msgspec.json.Encoder().encode_lines(evidence.samples),
@@ -50,6 +49,12 @@ def write_bundle(folder: Path, evidence: Evidence, report: str, others: Mapping[
     except OSError as error:
         raise BenchError(f"{folder}: the bundle cannot be written: {error}") from None
     return bundle_digest(folder)
+
+
+def require_new(folder: Path) -> None:
+    """Nothing that is there already is written over."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise BenchError(f"{folder}: the folder of a bundle must be new or empty")
 
 
 def bundle_digest(folder: Path) -> str:

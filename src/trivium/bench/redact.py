@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 SECRET = "(not kept)"
 NESTED = ("--server-options", "--a-options", "--b-options")  # hold command lines of their own
+SHORTEST = len("--a-o")
 
 
 def without_keys(arguments: Sequence[str]) -> list[str]:
@@ -26,8 +27,13 @@ def without_keys(arguments: Sequence[str]) -> list[str]:
 
 
 def _hides(flag: str) -> bool:
-    return flag in NESTED or (flag.startswith("--api") and flag != "--api-key-file")  # flags may be shortened
+    return _is_nested(flag) or (flag.startswith("--api") and flag != "--api-key-file")
+
+
+def _is_nested(flag: str) -> bool:
+    """Flags may be shortened on a command line."""
+    return len(flag) >= SHORTEST and any(name.startswith(flag) for name in NESTED)
 
 
 def _shown(flag: str, value: str) -> str:
-    return shlex.join(without_keys(shlex.split(value))) if flag in NESTED else SECRET
+    return shlex.join(without_keys(shlex.split(value))) if _is_nested(flag) else SECRET

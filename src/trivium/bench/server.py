@@ -17,6 +17,7 @@ from trivium.bench.redact import without_keys
 
 READY = re.compile(r"^ready +(https?://\S+)")
 STOP_SECONDS = 30.0
+LONGEST_LINE = 1 << 20  # bytes, of its log
 SHOWN_LINES = 5  # of a server that did not start
 
 
@@ -38,6 +39,7 @@ async def own_server(model: str | None, options: str | None) -> AsyncIterator[Ow
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
+        limit=LONGEST_LINE,
         start_new_session=True,  # Ctrl-C is for us; we stop it then
     )
     server = OwnServer("", ["trivium", *without_keys(arguments)], [])

@@ -128,8 +128,9 @@ def test_verify_is_a_command_with_an_exit_code(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(BenchError, match="new or empty"):
-        write(tmp_path)
+    for place in (tmp_path, tmp_path / "file"):
+        with pytest.raises(BenchError, match="new or empty"):
+            write(place)
 
 
 def test_samples_are_lines_of_json_with_nanoseconds(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from trivium.bench.redact import SECRET, without_keys
         ["--api", "sk-1"],
         ["--server-options", "--port 1 --api-key sk-1"],
         ["--server-options", "--limit x=1 --api-key sk-1"],
+        ["--a-opt", "--api-key sk-1"],
         ["--b-options=--api-key=sk-1 --port 1"],
     ],
 )
