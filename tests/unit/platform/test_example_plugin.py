@@ -18,7 +18,7 @@ def test_its_own_tests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), str(EXAMPLE)]
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
-    assert "3 passed" in result.stdout
+    assert "8 passed" in result.stdout
 
 
 def test_it_is_chosen_by_name_and_answers_from_a_process_of_its_own(
