@@ -48,6 +48,12 @@ def test_what_the_server_tells_is_what_the_doctor_foretold(
     assert found.facts.device.inventory.value is not None and found.facts.device.inventory.value[0].total_bytes > 0
 
 
+def test_a_model_is_asked_for_by_name_and_one_that_is_not_loaded_is_404(server: ServerProcess) -> None:
+    assert server.get(f"/v1/report?model={MODEL}").json()["model"]["family"] == "llama"
+    missing = server.get("/v1/report?model=another")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_calls_that_went_to_the_reference_against_the_plan_are_told(server: ServerProcess) -> None:
     report = msgspec.json.decode(server.get("/v1/report").content, type=Report)
     if report.kernels[0].kernel == "reference":

@@ -5,34 +5,46 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium.engine.client import EngineState
 from trivium.serve.access.caller import asking
+from trivium.serve.errors import ApiError
+from trivium.serve.models.served import ServedModel
+from trivium.serve.query import read_query
 from trivium.serve.state import ServerState
 from trivium.types.errors import EngineDeadError
 from trivium.types.report import Report
 
 
+class ReportQuery(Struct, frozen=True):
+    model: str | None = None  # one that is loaded; None: the one that answers where none is named
+
+
 async def report(state: ServerState, request: Request) -> Response:
-    """Before the model is known: 503."""
+    """Before a model is known: 503."""
     state.models.check_started()
-    told = await _as_of_now(state, state.default.card.report)
+    name = read_query(request, ReportQuery).model
+    model = state.default if name is None else state.models.loaded_model(name)
+    if model is None or not asking().may_use(model.name):
+        raise ApiError(404, f"the model {str(name)[:200]!r} is not loaded here", param="model", code="model_not_found")
+    told = await _as_of_now(model, state.limits.stats_seconds)
     if not asking().is_admin:
-        told = _without_paths(told, state.default.card.name)
+        told = _without_paths(told, model.name)
     return Response(msgspec.json.encode(told), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-async def _as_of_now(state: ServerState, told: Report) -> Report:
+async def _as_of_now(model: ServedModel, seconds: float) -> Report:
     """With the calls that went to the reference until now, where the engine answers."""
-    llm = state.default.llm
-    if told.happened is None or llm.state is not EngineState.READY:
+    told = model.card.report
+    if told.happened is None or model.llm.state is not EngineState.READY:
         return told
     try:
-        async with asyncio.timeout(state.limits.stats_seconds):
-            execution = (await llm.stats()).execution
+        async with asyncio.timeout(seconds):
+            execution = (await model.llm.stats()).execution
     except (EngineDeadError, TimeoutError):
         return told
     return replace(told, happened=replace(told.happened, op_fallbacks=execution.op_fallbacks))
