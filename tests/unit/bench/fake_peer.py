@@ -128,6 +128,9 @@ class FakePeer:
             case "until close":
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(self._events(usage=True)))
                 writer.close()
+            case "right, then closed":
+                writer.write(b"".join([STREAM_HEAD, *map(chunk, self._events(usage=True)), b"0\r\n\r\n"]))
+                writer.close()
             case "silent":
                 end = text_event("", "stop")
                 writer.write(STREAM_HEAD + chunk(end) + chunk(event(b"[DONE]")) + b"0\r\n\r\n")

@@ -107,6 +107,12 @@ def test_connections_are_used_again() -> None:
     assert peer.connections == 1
 
 
+def test_a_kept_connection_that_the_server_closed_is_no_failure_of_the_next_request() -> None:
+    samples, peer = ask("right, then closed", count=3)
+    assert all(sample.complete for sample in samples)
+    assert peer.connections == 3
+
+
 def test_the_request_is_what_an_openai_server_expects() -> None:
     _, peer = ask("right", ignore_eos=False)
     head, _, body = peer.requests[0].partition(b"\r\n\r\n")
