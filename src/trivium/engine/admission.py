@@ -54,7 +54,7 @@ class Admission:
 
     def sent(self, request: Request) -> None:
         if not self._sequences:
-            self._pace.rested()
+            self._pace.begins(request.arrival)
         self._sequences[request.priority] += request.n
         self._prompts[request.id] = request.priority, len(request.prompt)
 
@@ -64,8 +64,8 @@ class Admission:
 
     def sequence_ended(self, request: Request, now: float) -> None:
         self.began(request)
+        self._pace.ended(now, is_awaited=self._sequences.total() > self._max_rows)
         self._forget(request, 1)
-        self._pace.ended(now)
 
     def gone(self, request: Request, num_left: int) -> None:
         """The request is over, with so many sequences that never ended of themselves."""

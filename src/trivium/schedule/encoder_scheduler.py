@@ -74,7 +74,7 @@ class EncoderScheduler:
                 retry_after=self._pace.promise(request.arrival),
             )
         if not self._known:
-            self._pace.rested()
+            self._pace.begins(request.arrival)
         self._known[request.id] = request
         insort(self._waiting, request, key=_rank)
 
@@ -140,7 +140,7 @@ class EncoderScheduler:
             failure = failures.get(place)
             reason = FinishReason.STOP if failure is None else FinishReason.ERROR
             self._num_ended[reason] += 1
-            self._pace.ended(now)
+            self._pace.ended(now, is_awaited=bool(self._waiting))
             if failure is None:
                 deltas.append(Delta(request.id, 0, finish_reason=reason, pooled=vector))
             else:

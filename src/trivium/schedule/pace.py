@@ -11,26 +11,34 @@ MOST_SECONDS = 60.0  # that anybody is told to wait because of others who were t
 
 class Pace:
     def __init__(self) -> None:
-        self._ends: deque[float] = deque(maxlen=NUM_REMEMBERED)  # of the present time of work
-        self._between_ends = SECONDS_WHEN_UNKNOWN  # mean over the last few
+        # When the present time of full work began, and the last ends in it.
+        self._marks: deque[float] = deque(maxlen=NUM_REMEMBERED + 1)
+        self._between_ends: float | None = None  # mean over the last few; None: not known yet
         self._promised = 0.0  # when the last place becomes free that somebody was told of
 
-    def ended(self, now: float) -> None:
-        self._ends.append(now)
-        if len(self._ends) > 1:
-            self._between_ends = (now - self._ends[0]) / (len(self._ends) - 1)
+    def ended(self, now: float, *, is_awaited: bool) -> None:
+        """`is_awaited`: somebody waits for the place. Only then do ends come as fast as they can."""
+        if not is_awaited:
+            self.begins(now)
+            return
+        self._marks.append(now)
+        if len(self._marks) > 1:
+            self._between_ends = (now - self._marks[0]) / (len(self._marks) - 1)
 
-    def rested(self) -> None:
-        """There was nothing to do: how long that lasted tells nothing of the pace."""
-        self._ends.clear()
+    def begins(self, now: float) -> None:
+        """Nobody had to wait until now: how long that lasted tells nothing of the pace."""
+        self._marks.clear()
+        self._marks.append(now)
 
     @property
     def between_ends(self) -> float:
-        """Seconds from one end to the next, while there is work."""
-        return self._between_ends
+        """Seconds from one end to the next, while somebody waits for it."""
+        return SECONDS_WHEN_UNKNOWN if self._between_ends is None else self._between_ends
 
     def promise(self, now: float) -> float:
         """Seconds until a place becomes free that nobody was told of before."""
+        if self._between_ends is None:
+            return SECONDS_WHEN_UNKNOWN  # by then more is known: nobody is sent away for long on a guess
         next_place = max(self._promised, now) + self._between_ends
         self._promised = min(next_place, now + max(self._between_ends, MOST_SECONDS))
         return self._promised - now

@@ -128,7 +128,7 @@ class Scheduler:
                 retry_after=self._pace.promise(self._now),
             )
         if not self._running and not self._waiting:
-            self._pace.rested()
+            self._pace.begins(max(self._now, request.arrival))
         num_ahead = bisect_right(self._waiting, request.priority, key=_priority)
 
         def open_account() -> OpenAccount:
@@ -580,7 +580,7 @@ class Scheduler:
         account = None
         if reason is not None:
             account = self._end(sequence, reason)
-            self._pace.ended(now)
+            self._pace.ended(now, is_awaited=bool(self._waiting))
         return Delta(
             sequence.request.id,
             sequence.index,
