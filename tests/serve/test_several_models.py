@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -331,6 +333,14 @@ def test_a_copy_is_answered_by_the_model_it_was_made_of(server: ServerProcess) -
     assert loaded(server) == {"house", "ant"}  # a copy has no weights of its own
 
 
+def test_what_a_model_can_do_is_told_before_it_is_loaded(server: ServerProcess) -> None:
+    before = server.post("/api/show", {"model": "ant"}).json()
+    assert "completion" in before["capabilities"] and "<|im_start|>" in before["template"]
+    assert loaded(server) == {"house"}
+    assert ask(server, "ant").status_code == 200
+    assert server.post("/api/show", {"model": "ant"}).json() == before
+
+
 def test_a_background_response_keeps_its_model(server: ServerProcess) -> None:
     body = {"model": "ant", "input": "a", "background": True, "max_output_tokens": 600}
     made = server.post("/v1/responses", body)
@@ -355,3 +365,55 @@ def test_the_live_view_is_of_the_model_that_is_named(server: ServerProcess) -> N
     ant = view("?model=ant")
     assert (ant["state"], ant["model"]["name"], ant["live"]["totals"]["generated_tokens"]) == ("ready", "ant", 5)
     assert server.get("/v1/engine?model=nobody").status_code == 404
+
+
+def test_a_model_that_could_never_fit_is_refused_with_the_numbers(tiny_model: Path, home: dict[str, str]) -> None:
+    tight = ServerProcess(
+        f"house={tiny_model}", *OPTIONS, "--memory-budget", budget_for(tiny_model, 1), environment=home
+    )
+    try:
+        refused = ask(tight, "ant")
+        assert refused.status_code == 507, refused.text
+        assert refused.json()["error"]["code"] == "model_too_large"
+        assert all(word in refused.json()["error"]["message"] for word in ("'ant'", "MiB of weights", "KV cache"))
+        assert "retry-after" not in refused.headers
+        assert tight.post("/api/chat", {"model": "ant", "messages": USER}).status_code == 507
+        assert ask(tight, None).status_code == 200
+    finally:
+        tight.stop()
+
+
+def test_models_of_the_command_line_are_loaded_at_the_start_and_stay(tiny_model: Path, home: dict[str, str]) -> None:
+    both = ServerProcess(
+        f"one={tiny_model}",
+        *OPTIONS,
+        "--models-on-demand",
+        "none",
+        more_models=(f"two={tiny_model}",),
+        environment=home,
+    )
+    try:
+        assert loaded(both) == {"one", "two"}
+        assert [ask(both, name).json()["model"] for name in ("one", "two", None)] == ["one", "two", "one"]
+        assert both.post("/api/chat", {"model": "ant", "messages": USER}).status_code == 404
+        assert [model["id"] for model in both.get("/v1/models").json()["data"]] == ["one", "two"]
+        first = engines(both)
+        os.kill(min(first), signal.SIGKILL)
+        wait_for(lambda: both.get("/health").status_code == 503 or None, 20)
+        assert 200 in [ask(both, name).status_code for name in ("one", "two")]
+        wait_for(lambda: both.get("/health").status_code == 200 or None, 60)
+        assert [ask(both, name).status_code for name in ("one", "two")] == [200, 200]
+        assert len(engines(both) - first) == 1
+    finally:
+        assert both.stop() == 0
+
+
+def test_models_that_do_not_fit_together_are_refused_at_the_start(tiny_model: Path) -> None:
+    names = [f"one={tiny_model}", f"two={tiny_model}"]
+    command = [sys.executable, "-m", "trivium", "serve", *names, "--port", "0", "--memory-budget", "300M"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1
+    assert all(word in refused.stderr for word in ("2 models need", "one ", "two ", "300 MiB"))
+    assert "Traceback" not in refused.stderr
+    twice = subprocess.run([*command[:4], "one", "two", "--served-model-name", "x"], capture_output=True, text=True)
+    assert twice.returncode == 2 and "NAME=MODEL" in twice.stderr

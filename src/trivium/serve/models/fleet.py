@@ -186,6 +186,8 @@ class Fleet:
             berth.touch(berth.keep_alive)
         except TriviumError as error:
             berth.failure = error
+        except asyncio.CancelledError:
+            berth.failure = EngineDeadError("the server is shutting down")  # and nothing else cancels a load
         except Exception as error:
             log.exception("the model %s could not be loaded, for a reason that nobody foresaw", berth.offer.name)
             berth.failure = ModelLoadError(f"{type(error).__name__}: {error}")

@@ -54,15 +54,16 @@ class ServedModel:
     @cached_property
     def dialect(self) -> Dialect:
         """How the model writes reasoning and tool calls."""
-        tokenizer = self.tokenizer
-        return detect(
-            self.template.source,
-            self.call_dialect,
-            self.reasoning_dialect,
-            is_token=lambda mark: tokenizer.token_id(mark) is not None,
-        )
+        return dialect_of(self.tokenizer, self.template, self.call_dialect, self.reasoning_dialect)
 
     @cached_property
     def fill_in_the_middle(self) -> FillInTheMiddle | None:
         """None: the model has no tokens for it."""
         return FillInTheMiddle.of(self.tokenizer)
+
+
+def dialect_of(
+    tokenizer: Tokenizer, template: ChatTemplate, calls: str | None = None, reasoning: str | None = None
+) -> Dialect:
+    """`calls` and `reasoning` by name; None: told from the chat template."""
+    return detect(template.source, calls, reasoning, is_token=lambda mark: tokenizer.token_id(mark) is not None)

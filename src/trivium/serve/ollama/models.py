@@ -18,7 +18,7 @@ from trivium.serve.body import read_json
 from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import ApiError, invalid
 from trivium.serve.models.berth import Berth
-from trivium.serve.models.served import ServedModel
+from trivium.serve.ollama.abilities import Abilities, abilities_of, read_abilities
 from trivium.serve.ollama.answer import moment
 from trivium.serve.ollama.catalog import Entry, all_models, find_model
 from trivium.serve.ollama.lines import LineStream, encode_line
@@ -88,15 +88,15 @@ async def version(state: ServerState, request: Request) -> Response:
 
 async def show(state: ServerState, request: Request) -> Response:
     entry = await _existing(state, _name(await read_json(request, MODEL, state.limits, type_matters=False)))
-    model = _loaded(state, entry.model.base)
+    abilities = await _abilities(state, entry)
     return _json(
         ShownModel(
             modelfile=write_modelfile(entry.model),
             parameters=write_parameters(entry.model.parameters),
-            template="" if model is None else model.template.source,
+            template=abilities.template,
             details=entry.details,
             model_info=entry.model_info,
-            capabilities=[] if model is None else _capabilities(model),
+            capabilities=[*abilities.names],
             modified_at=entry.modified_at,
             system=entry.model.system,
             license=entry.model.license,
@@ -104,18 +104,11 @@ async def show(state: ServerState, request: Request) -> Response:
     )
 
 
-def _loaded(state: ServerState, name: str) -> ServedModel | None:
-    return next((berth.model for berth in state.models.loaded() if untagged(berth.offer.name) == name), None)
-
-
-def _capabilities(model: ServedModel) -> list[str]:
-    can = {
-        "completion": True,
-        "tools": model.dialect.call_form is not None,
-        "thinking": model.dialect.reasoning is not None,
-        "insert": model.fill_in_the_middle is not None,
-    }
-    return [name for name, is_able in can.items() if is_able]
+async def _abilities(state: ServerState, entry: Entry) -> Abilities:
+    loaded = {untagged(berth.offer.name): berth.model for berth in state.models.loaded()}
+    if (model := loaded.get(entry.model.base)) is not None:
+        return abilities_of(model)
+    return Abilities() if entry.summary is None else await asyncio.to_thread(read_abilities, entry.summary.path)
 
 
 async def copy(state: ServerState, request: Request) -> Response:
