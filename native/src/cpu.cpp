@@ -111,6 +111,14 @@ std::vector<float> sample_results(const Kernels& kernels) {
         results.insert(results.end(), y.begin(), y.end());
     }
 
+    kernels.layer_norm(x.data(), x.data() + columns, x.data() + 2 * columns, 1e-5f, y.data(), columns);
+    results.insert(results.end(), y.begin(), y.end());
+    for (const ElementFunction function : {ElementFunction::gelu, ElementFunction::gelu_tanh, ElementFunction::relu,
+                                           ElementFunction::silu}) {
+        kernels.activate(x.data(), function, y.data(), columns);
+        results.insert(results.end(), y.begin(), y.end());
+    }
+
     constexpr int64_t dim = 64, num_queries = 12, num_keys = 16;  // items enough for tiles
     const int64_t slots[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int32_t table[] = {0};

@@ -13,6 +13,8 @@
 namespace trivium {
 
 enum class Activation : uint8_t { silu, gelu_tanh };
+// Of each element, without a gate.
+enum class ElementFunction : uint8_t { gelu, gelu_tanh, relu, silu };
 
 // Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n].
 struct PackedPart {
@@ -84,6 +86,7 @@ struct Attention {
     float scale;     // above 0
     int64_t window;  // 0: none
     float softcap;   // 0: none
+    bool both_ways = false;  // queries see keys after their own too, of a window as many as before it
 };
 constexpr int64_t attention_tile = 128;  // keys, cut at absolute positions
 
@@ -103,6 +106,7 @@ struct AttentionPart {
     int64_t last_tile;
     float* results;  // AttentionSizes::tile_results floats for each of the tiles; null: the tiles are all, `out` is written
     float* scratch;  // AttentionSizes::scratch floats
+    int64_t num_keys = 0;  // of the row, where queries see both ways
 };
 struct AttentionSizes {
     int64_t scratch;
@@ -135,6 +139,8 @@ struct Kernels {
     // One head: turns pairs (i, i + half), copies what lies beyond 2 * half.
     void (*rotary)(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim);
     void (*gated)(const float* gate, const float* up, Activation activation, float* out, int64_t count);
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, float* out, int64_t dim);
+    void (*activate)(const float* x, ElementFunction function, float* out, int64_t count);
     void (*add_scaled)(const float* x, float scale, float* sum, int64_t count);
     void (*write_keys)(const KVWrite& write);
     void (*write_values)(const KVWrite& write);

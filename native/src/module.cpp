@@ -20,6 +20,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using trivium::Activation;
 using trivium::AttentionTensors;
+using trivium::ElementFunction;
 using trivium::Ops;
 using trivium::Program;
 using trivium::SampleTensors;
@@ -37,6 +38,14 @@ Activation activation_of(std::string_view name) {
     if (name == "silu") return Activation::silu;
     if (name == "gelu_tanh") return Activation::gelu_tanh;
     throw std::invalid_argument("no kernel for the activation " + std::string(name));
+}
+
+ElementFunction function_of(std::string_view name) {
+    if (name == "gelu") return ElementFunction::gelu;
+    if (name == "gelu_tanh") return ElementFunction::gelu_tanh;
+    if (name == "relu") return ElementFunction::relu;
+    if (name == "silu") return ElementFunction::silu;
+    throw std::invalid_argument("no kernel for the function " + std::string(name));
 }
 
 const std::vector<trivium::Probe>& probes() {
@@ -163,6 +172,35 @@ NB_MODULE(_native, m) {
                 self.gated(gate_view, up_view, kind, out_view);
             },
             "gate"_a, "up"_a, "activation"_a, "out"_a)
+        .def(
+            "layer_norm",
+            [](Ops& self, nb::handle x, nb::handle weight, nb::handle bias, float eps, nb::handle out) {
+                const Tensor x_view = view(x, "x"), weight_view = view(weight, "weight"), bias_view = view(bias, "bias"),
+                             out_view = view(out, "out");
+                nb::gil_scoped_release released;
+                self.layer_norm(x_view, weight_view, bias_view, eps, out_view);
+            },
+            "x"_a, "weight"_a, "bias"_a, "eps"_a, "out"_a)
+        .def(
+            "activate",
+            [](Ops& self, nb::handle x, std::string_view function, nb::handle out) {
+                const Tensor x_view = view(x, "x"), out_view = view(out, "out");
+                const ElementFunction kind = function_of(function);
+                nb::gil_scoped_release released;
+                self.activate(x_view, kind, out_view);
+            },
+            "x"_a, "function"_a, "out"_a)
+        .def(
+            "text_attention",
+            [](Ops& self, nb::handle q, nb::handle k, nb::handle v, nb::handle starts, float scale,
+               std::optional<int64_t> reach, nb::handle out) {
+                const Tensor q_view = view(q, "q"), k_view = view(k, "k"), v_view = view(v, "v"),
+                             starts_view = view(starts, "starts"), out_view = view(out, "out");
+                if (reach && *reach < 0) throw std::invalid_argument("reach must be at least 0");
+                nb::gil_scoped_release released;
+                self.text_attention(q_view, k_view, v_view, starts_view, scale, reach.value_or(-1), out_view);
+            },
+            "q"_a, "k"_a, "v"_a, "starts"_a, "scale"_a, "reach"_a.none(), "out"_a)
         .def(
             "write_kv",
             [](Ops& self, nb::handle k, nb::handle v, nb::handle key_cache, nb::handle value_cache, nb::handle slots) {

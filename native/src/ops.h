@@ -92,6 +92,11 @@ public:
     void rotary(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, const Tensor& q_out,
                 const Tensor& k_out);
     void gated(const Tensor& gate, const Tensor& up, Activation activation, const Tensor& out);
+    void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out);
+    void activate(const Tensor& x, ElementFunction function, const Tensor& out);
+    // `reach`: keys that a query sees on either side; negative: all.
+    void text_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& starts, float scale,
+                        int64_t reach, const Tensor& out);
     void write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const Tensor& value_cache,
                   const Tensor& slots);
     void paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
@@ -137,6 +142,7 @@ private:
     std::vector<FloatPart> float_tasks_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;
+    Buffer text_keys_, text_values_;
     std::vector<SampleScratch> sample_scratch_;  // one for each worker
     Buffer expert_quantized_, expert_laid_[3], expert_gate_, expert_up_, expert_out_;
 };

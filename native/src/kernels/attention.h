@@ -142,8 +142,8 @@ public:
         const typename Products::Setup setup(block_items_);
         lay_queries();
         if (!part_.results) clear_totals();
-        TileReader<type> reader(a_, part_, oldest_seen(part_.position), part_.position + part_.num_queries, dim_,
-                                Products::needs_whole_slices, copies_);
+        TileReader<type> reader(a_, part_, oldest_seen(part_.position), end_of_seen(part_.position + part_.num_queries - 1),
+                                dim_, Products::needs_whole_slices, copies_);
         KeyTile tile;
         for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) {
             reader.read(t * attention_tile, tile);
@@ -189,6 +189,11 @@ private:
     int64_t oldest_seen(int64_t position) const {
         return a_.window && position >= a_.window ? position - a_.window + 1 : 0;
     }
+    // One more than the last key that a query sees.
+    int64_t end_of_seen(int64_t position) const {
+        if (!a_.both_ways) return position + 1;
+        return a_.window && position + a_.window < part_.num_keys ? position + a_.window : part_.num_keys;
+    }
     int64_t position_of(int64_t item) const { return part_.position + item / a_.group; }
     Word* queries(int64_t block) const {
         return queries_ + block * (dim_ / slice_elements) * max_items * Products::row_words;
@@ -226,13 +231,13 @@ private:
         const int64_t items = items_of(block);
         if (items == 0) return false;
         const Range seen = range(base, oldest_seen(position_of(first_item(block))),
-                                 position_of(first_item(block) + items - 1) + 1);
+                                 end_of_seen(position_of(first_item(block) + items - 1)));
         if (seen.first >= seen.last) return false;
         score(tile, block, items, seen);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
         for (int64_t i = 0; i < items; ++i) {
             const int64_t position = position_of(first_item(block) + i);
-            weigh(tile, range(base, oldest_seen(position), position + 1), slices, i, result);
+            weigh(tile, range(base, oldest_seen(position), end_of_seen(position)), slices, i, result);
         }
         mix(tile, items, slices, seen.last, result);
         return true;

@@ -18,6 +18,25 @@ static void rms_norm(const float* x, const float* weight, float eps, float* out,
     for (i = 0; i < dim; ++i) out[i] = x[i] * scale * weight[i];
 }
 
+// (x - mean) / sqrt(variance + eps) * weight + bias
+static void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* out, int64_t dim) {
+    Vec sums{};
+    int64_t i = 0;
+    for (; i + lanes <= dim; i += lanes) sums += load(x + i);
+    float sum = lane_sum(sums);
+    for (; i < dim; ++i) sum += x[i];
+    const float mean = sum / static_cast<float>(dim);
+    Vec squares{};
+    for (i = 0; i + lanes <= dim; i += lanes) {
+        const Vec rest = load(x + i) - splat(mean);
+        squares = fma(rest, rest, squares);
+    }
+    float variance = lane_sum(squares);
+    for (; i < dim; ++i) variance += (x[i] - mean) * (x[i] - mean);
+    const float scale = 1.0f / sqrtf(variance / static_cast<float>(dim) + eps);
+    for (i = 0; i < dim; ++i) out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+
 static void rotary(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim) {
     for (int64_t i = 0; i < half; ++i) {
         const float first = x[i], second = x[i + half];
@@ -44,6 +63,47 @@ static void gated(const float* gate, const float* up, Activation activation, flo
     memcpy(rest[1], up + i, 4 * (count - i));
     store(rest[0], activate(load(rest[0]), activation) * load(rest[1]));
     memcpy(out + i, rest[0], 4 * (count - i));
+}
+
+// x times the share of a normal distribution below x. The share beyond |x| is t (c1 + t (c2 + … c5)) e^(-x^2 / 2) / 2 with
+// t = 1 / (1 + p |x| / sqrt(2)), to 8e-8 (Abramowitz and Stegun, 7.1.26).
+static inline Vec gelu(Vec x) {
+    const Vec size = x < 0.0f ? -x : x, t = 1.0f / fma(size, splat(0.3275911f * 0.70710678f), splat(1.0f));
+    Vec p = splat(1.061405429f);
+    p = fma(p, t, splat(-1.453152027f));
+    p = fma(p, t, splat(1.421413741f));
+    p = fma(p, t, splat(-0.284496736f));
+    p = fma(p, t, splat(0.254829592f));
+    const Vec beyond = 0.5f * p * t * exp(-0.5f * x * x);
+    return x * (x < 0.0f ? beyond : 1.0f - beyond);
+}
+
+template <ElementFunction function>
+static inline Vec element(Vec x) {
+    if constexpr (function == ElementFunction::gelu) return gelu(x);
+    if constexpr (function == ElementFunction::gelu_tanh) return activate(x, Activation::gelu_tanh);
+    if constexpr (function == ElementFunction::relu) return max(x, Vec{});
+    if constexpr (function == ElementFunction::silu) return activate(x, Activation::silu);
+}
+
+template <ElementFunction function>
+static void each_element(const float* x, float* out, int64_t count) {
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) store(out + i, element<function>(load(x + i)));
+    if (i == count) return;
+    float rest[lanes] = {};
+    memcpy(rest, x + i, 4 * (count - i));
+    store(rest, element<function>(load(rest)));
+    memcpy(out + i, rest, 4 * (count - i));
+}
+
+static void activate_row(const float* x, ElementFunction function, float* out, int64_t count) {
+    switch (function) {
+        case ElementFunction::gelu: return each_element<ElementFunction::gelu>(x, out, count);
+        case ElementFunction::gelu_tanh: return each_element<ElementFunction::gelu_tanh>(x, out, count);
+        case ElementFunction::relu: return each_element<ElementFunction::relu>(x, out, count);
+        case ElementFunction::silu: return each_element<ElementFunction::silu>(x, out, count);
+    }
 }
 
 static void add_scaled(const float* x, float scale, float* sum, int64_t count) {

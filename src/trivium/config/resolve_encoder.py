@@ -10,7 +10,7 @@ from trivium.config.settlement import Settlement
 from trivium.types.facts import Adjustment, Capabilities, EncoderFacts
 
 # Activations of so many tokens stay near the cores that compute them; more per step only makes others wait.
-DEFAULT_BATCHED_TOKENS = 1024
+DEFAULT_BATCHED_TOKENS = 512
 DEFAULT_BATCHED_TOKENS_DEDICATED = 16384  # where the memory is the engine's own, and so the device is
 
 

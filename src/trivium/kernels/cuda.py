@@ -61,6 +61,9 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
         "rotary": reference,
         "write_kv": reference,
         "logprobs": library,
+        "layer_norm": library,
+        "activate": library,
+        "text_attention": library,
     }
     return Ops(
         prepare=lambda weight: weight,

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivium.kernels import embed, experts, gated, linear, rms_norm, rotary, sample
+from trivium.kernels import activate, embed, experts, gated, layer_norm, linear, rms_norm, rotary, sample
+from trivium.kernels.activate import ElementFunction
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.ops import Packing
@@ -117,6 +118,29 @@ class NativeKernels:
         out = torch.empty(gate.shape, dtype=torch.float32)
         self.kernels.gated(_dense_rows(gate), _dense_rows(up), activation, out)
         return out
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        if not self._takes("layer_norm", x.dtype):
+            return layer_norm.reference(x, weight, bias, eps)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        self.kernels.layer_norm(x.contiguous(), _float32(weight), _float32(bias), eps, out)
+        return out
+
+    def activate(self, x: Tensor, function: ElementFunction) -> Tensor:
+        if not self._takes("activate", x.dtype):
+            return activate.reference(x, function)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        self.kernels.activate(_dense_rows(x), function, out)
+        return out
+
+    def text_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, scale: float, reach: int | None
+    ) -> Tensor:
+        """Of any dtype, computed with in float32."""
+        out = torch.empty(q.shape, dtype=torch.float32)
+        parts = (_dense_rows(part.float()) for part in (q, k, v))
+        self.kernels.text_attention(*parts, starts.contiguous(), scale, reach, out)
+        return out.to(q.dtype)
 
     # The caches of both ops: kv_layout.LaneLayout. Activations of any dtype are computed with in float32.
 

@@ -197,4 +197,7 @@ OP_NAMES = (
     "experts",
     "sample",
     "logprobs",
+    "layer_norm",
+    "activate",
+    "text_attention",
 )
