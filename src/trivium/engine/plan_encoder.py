@@ -15,7 +15,7 @@ from trivium.engine.report import WEIGHTS, describe_platform, process_use, resid
 from trivium.execute.encoder_runner import WHY_EAGER
 from trivium.formats.huggingface import HFDirectory
 from trivium.kernels.facts import slower_than_could_be
-from trivium.kernels.ops import Ops
+from trivium.kernels.ops import ENCODER_OPS, Ops
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import read_encoder_spec
@@ -27,8 +27,7 @@ from trivium.types.errors import ConfigError
 from trivium.types.facts import EncoderFacts, ModelFacts
 from trivium.types.report import Happened, KernelChoice, ModelReport, Report
 
-OPS_OF_ENCODERS = ("embed", "linear")
-OPS_OF_TORCH = ("layer_norm", "activate", "text_attention")  # of which there is one implementation
+OPS_OF_ENCODERS = ("embed", "linear", *ENCODER_OPS)
 GRAPH = f"none: {WHY_EAGER}"
 
 
@@ -121,5 +120,3 @@ def _weight_memory(
 def _kernels(ops: Ops) -> Iterable[KernelChoice]:
     for op in OPS_OF_ENCODERS:
         yield KernelChoice(op, ops.providers[op].name, ops.providers[op].reason)
-    for op in OPS_OF_TORCH:
-        yield KernelChoice(op, "torch", "the only one")

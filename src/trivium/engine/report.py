@@ -13,7 +13,7 @@ from trivium.engine.plan import StartPlan
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.kernels.facts import planned_graph, slower_than_could_be
-from trivium.kernels.ops import Ops
+from trivium.kernels.ops import ENCODER_OPS, Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.rope import rope_table_bytes
@@ -127,7 +127,7 @@ def _describe_model(spec: ModelSpec, config: EngineConfig) -> ModelReport:
 
 def _kernels(ops: Ops, spec: ModelSpec) -> Iterable[KernelChoice]:
     for op, provider in ops.providers.items():
-        if spec.moe is not None or op not in SPARSE_OPS:
+        if op not in ENCODER_OPS and (spec.moe is not None or op not in SPARSE_OPS):
             yield KernelChoice(op, provider.name, provider.reason)
 
 

@@ -201,3 +201,5 @@ OP_NAMES = (
     "activate",
     "text_attention",
 )
+
+ENCODER_OPS = ("layer_norm", "activate", "text_attention")  # that only encoders use
