@@ -75,7 +75,7 @@ class Answer:
                 return
             try:
                 at, data = await self._connection.read()
-            except ConnectionError as error:
+            except OSError as error:
                 raise TransportError(Outcome.CUT, str(error)) from None
             if not data:
                 self._framing.end()
@@ -117,6 +117,9 @@ class HttpClient:
     async def _begin(self, request: bytes) -> tuple[_Connection, Answer]:
         while self._idle:
             connection = self._idle.pop()
+            if connection.closed:
+                connection.close()
+                continue
             try:
                 return connection, await connection.ask(request)
             except TransportError as error:
@@ -173,7 +176,7 @@ class _Connection:
                 head += data
                 if len(head) > HEAD_BYTES:
                     raise TransportError(Outcome.MALFORMED, f"the head of the answer is over {HEAD_BYTES} bytes")
-        except ConnectionError as error:
+        except OSError as error:
             raise TransportError(Outcome.CUT if head else Outcome.RESET, str(error)) from None
         head, _, rest = head.partition(b"\r\n\r\n")
         self._leftover = (at, rest)
@@ -184,6 +187,11 @@ class _Connection:
         """Empty at the end of the connection."""
         data = await self._reader.read(READ_BYTES)
         return time.monotonic_ns(), data
+
+    @property
+    def closed(self) -> bool:
+        """It is known that nothing can be sent any more."""
+        return self._writer.is_closing() or self._reader.at_eof()
 
     def take_leftover(self) -> tuple[int, bytes]:
         """What came with the head, and when."""

@@ -6,7 +6,7 @@ import random
 
 from msgspec import Struct
 
-# Words that nearly every tokenizer in use has as one token with the space before it.
+# Words that nearly every tokenizer in use has as one token with the space before it. There are 256: one for each byte.
 COMMON_WORDS = """
 time year people way day man thing woman life child world school state family student group country problem hand part
 place case week company system program question work government number night point home water room mother area money
@@ -19,6 +19,9 @@ report decision son view relationship town road arm difference value building ac
 position player record paper space ground form event official matter center couple site project activity star table
 need court oil situation cost industry figure street image phone data picture practice piece land product doctor wall
 patient worker news test movie north love support technology step baby computer type attention film tree source truth
+summer winter river sea fire stone gold silver blue green red black white brown horse dog bird fish wind rain snow sun
+moon sky hill lake farm garden bridge train ship plane bus boat map key box cup glass bread milk letter army king
+queen church island forest spring evening window floor chair
 """
 WORDS = COMMON_WORDS.split()
 
@@ -46,8 +49,8 @@ class PromptCost(Struct, frozen=True):
 
 
 def random_words(key: str, count: int) -> list[str]:
-    """The same for the same key."""
-    return random.Random(key).choices(WORDS, k=count)
+    """The same for the same key. A byte chooses a word: traces have hundreds of millions of them."""
+    return [WORDS[byte] for byte in random.Random(key).randbytes(count)]
 
 
 def own_prompt(key: str, tokens: int, cost: PromptCost) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Outcome(StrEnum):
-    """The only ways in which a request can end. Everything but COMPLETE is a failure, and stays in every denominator."""
+    """The only ways in which a request can end. Everything but COMPLETE is a failure, and none is left out."""
 
     COMPLETE = "complete"  # the whole answer came
     HTTP_ERROR = "http"  # a status other than 200

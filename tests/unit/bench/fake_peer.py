@@ -99,8 +99,7 @@ class FakePeer:
             case "reset in stream":
                 writer.write(STREAM_HEAD + chunk(text_event("a")))
                 await writer.drain()
-                await asyncio.sleep(0.05)  # what was written is taken before the reset, which discards it
-                reset(writer)
+                reset(writer)  # Linux hands over what came before it first
             case "not http":
                 writer.write(b"220 mail ready\r\n\r\n")
                 writer.close()
@@ -128,6 +127,10 @@ class FakePeer:
             case "until close":
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(self._events(usage=True)))
                 writer.close()
+            case "right, then reset":
+                writer.write(b"".join([STREAM_HEAD, *map(chunk, self._events(usage=True)), b"0\r\n\r\n"]))
+                await writer.drain()
+                reset(writer)
             case "right, then closed":
                 writer.write(b"".join([STREAM_HEAD, *map(chunk, self._events(usage=True)), b"0\r\n\r\n"]))
                 writer.close()

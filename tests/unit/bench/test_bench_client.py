@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
+import uvloop
 from fake_peer import NUM_PIECES, FakePeer, fake_peer
 
 from trivium.bench.client import AnswerSettings, OpenAIClient, PlannedRequest, served_models
@@ -17,6 +20,7 @@ from trivium.bench.http_client import HttpClient, Origin
 from trivium.bench.load import closed_loop, open_loop
 from trivium.bench.samples import Outcome, RequestSample
 
+T = TypeVar("T")
 GAP = 0.05
 MS = 1_000_000
 
@@ -25,6 +29,11 @@ class Nobody:
     def sent(self) -> None: ...
 
     def ended(self, sample: RequestSample) -> None: ...
+
+
+def run_as_the_command_does(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 def plan(count: int, every_ms: float = 0) -> list[PlannedRequest]:
@@ -40,7 +49,7 @@ def ask(behaviour: str, count: int = 1, gap: float = 0.0, **settings: object) ->
         async with fake_peer(behaviour, gap=gap) as peer:
             return await closed_loop(client_of(peer.url, **settings), plan(count), 0, 1, Nobody()), peer
 
-    return asyncio.run(run())
+    return run_as_the_command_does(run())
 
 
 @pytest.mark.parametrize("behaviour", ["right", "bytewise", "until close"])
@@ -87,7 +96,7 @@ def test_no_server_is_a_refusal() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        (sample,) = asyncio.run(closed_loop(client_of(url), plan(1), 0, 1, Nobody()))
+        (sample,) = run_as_the_command_does(closed_loop(client_of(url), plan(1), 0, 1, Nobody()))
     assert sample.failure == "refused"
 
 
@@ -113,6 +122,17 @@ def test_a_kept_connection_that_the_server_closed_is_no_failure_of_the_next_requ
     assert peer.connections == 3
 
 
+def test_a_kept_connection_that_was_reset_meanwhile_is_not_used() -> None:
+    async def run() -> list[RequestSample]:
+        async with fake_peer("right, then reset", "right") as peer:
+            client = client_of(peer.url)
+            first = await closed_loop(client, plan(1), 0, 1, Nobody())
+            await asyncio.sleep(0.2)  # the reset arrives while nobody waits for anything
+            return first + await closed_loop(client, plan(1), 0, 1, Nobody())
+
+    assert all(sample.complete for sample in run_as_the_command_does(run()))
+
+
 def test_the_request_is_what_an_openai_server_expects() -> None:
     _, peer = ask("right", ignore_eos=False)
     head, _, body = peer.requests[0].partition(b"\r\n\r\n")
@@ -130,7 +150,7 @@ def test_an_open_loop_sends_by_its_schedule_while_no_answer_comes() -> None:
         async with fake_peer(wait_for=10) as peer:
             return await open_loop(client_of(peer.url), plan(10, every_ms=20), 3, Nobody())
 
-    samples = asyncio.run(run())
+    samples = run_as_the_command_does(run())
     figures = run_figures(samples, scheduled=True, slo=None)
     assert figures.completed == figures.peak_in_flight == 10
     assert [sample.scheduled_ns for sample in samples] == [index * 20 * MS for index in range(10)]
@@ -148,7 +168,7 @@ def test_a_client_that_is_held_up_measures_its_own_lag() -> None:
         async with fake_peer() as peer:
             return await open_loop(client_of(peer.url), plan(8, every_ms=5), 0, Slow())
 
-    figures = run_figures(asyncio.run(run()), scheduled=True, slo=None)
+    figures = run_figures(run_as_the_command_does(run()), scheduled=True, slo=None)
     assert not figures.kept_up
     assert figures.lag_ms is not None and figures.lag_ms.max >= 8 * 30 - 7 * 5
 
@@ -158,7 +178,7 @@ def test_a_closed_loop_has_no_more_under_way_than_it_may() -> None:
         async with fake_peer(gap=0.01) as peer:
             return await closed_loop(client_of(peer.url), plan(7), 0, 3, Nobody())
 
-    samples = asyncio.run(run())
+    samples = run_as_the_command_does(run())
     assert [sample.index for sample in samples] == list(range(7))
     assert run_figures(samples, scheduled=False, slo=None).peak_in_flight == 3
 
@@ -168,7 +188,7 @@ def test_models_are_listed() -> None:
         async with fake_peer() as peer:
             return [model.id for model in await served_models(HttpClient(Origin.parse(peer.url)))]
 
-    assert asyncio.run(run()) == ["fake"]
+    assert run_as_the_command_does(run()) == ["fake"]
 
 
 def test_an_address_is_read_with_its_defaults() -> None:

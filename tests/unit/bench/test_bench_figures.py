@@ -45,7 +45,7 @@ def test_an_answer_without_counts_has_a_token_for_each_event() -> None:
     assert one.num_prompt_tokens == 10  # what was planned
 
 
-def test_a_failed_request_stays_in_every_denominator() -> None:
+def test_a_failed_request_stays_among_those_that_shares_are_taken_of() -> None:
     samples = (
         sample(0, text=(10,), ended=20),
         sample(1, ended=30, outcome=Outcome.HTTP_ERROR, status=429),

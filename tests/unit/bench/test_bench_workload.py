@@ -10,7 +10,7 @@ import pytest
 
 from trivium.bench.errors import BenchError
 from trivium.bench.lengths import draw_lengths
-from trivium.bench.prompts import PromptCost
+from trivium.bench.prompts import WORDS, PromptCost
 from trivium.bench.settings import PrefixSettings, ReplaySettings, WorkloadSettings
 from trivium.bench.trace import read_trace
 from trivium.bench.workload import replay, sharing, synthetic
@@ -26,6 +26,10 @@ def words(text: str) -> list[str]:
 def shared_words(one: str, other: str) -> int:
     pairs = zip(words(one), words(other), strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(words(one)), len(words(other))))
+
+
+def test_there_is_one_word_for_each_byte() -> None:
+    assert len({*WORDS}) == len(WORDS) == 256
 
 
 def test_the_cost_of_words_is_fitted_and_turned_round() -> None:
