@@ -181,9 +181,15 @@ def test_a_key_that_is_not_for_a_model_is_told_so(locked: ServerProcess) -> None
     ]
     statuses = {path: locked.post(path, body, headers=bearer("elsewhere")).status_code for path, body in asks}
     assert set(statuses.values()) == {403}, statuses
+    for path, key in (("/v1/models", "data"), ("/api/tags", "models"), ("/api/ps", "models")):
+        assert locked.get(path, headers=bearer("elsewhere")).json()[key] == []
+        assert locked.get(path, headers=bearer("bob")).json()[key]
 
 
 def test_only_admins_change_the_models(locked: ServerProcess) -> None:
+    unloading = {"model": MODEL, "keep_alive": 0}
+    assert locked.post("/api/generate", unloading, headers=bearer("bob")).status_code == 403
+    assert locked.post("/api/generate", unloading, headers=bearer("alice")).status_code == 200
     copying = {"source": MODEL, "destination": "theirs"}
     refused = locked.post("/api/copy", copying, headers=bearer("bob"))
     assert (refused.status_code, type(refused.json()["error"])) == (403, str)

@@ -23,7 +23,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     allowance: Allowance | None = None
 
     def may_use(self, model: str) -> bool:
-        return self.models is None or model in self.models
+        return self.models is None or bool(self.models & {model, model.removesuffix(":latest")})
 
     @property
     def viewer(self) -> Viewer:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from trivium.records.variants import Variant
+from trivium.serve.access.caller import asking
 from trivium.serve.models.offers import Offer
 from trivium.serve.ollama.answer import moment
 from trivium.serve.ollama.names import tagged, untagged
@@ -73,10 +74,11 @@ class Entry(Struct, frozen=True):
 
 
 async def all_models(state: ServerState) -> list[Entry]:
-    """Those that stay first."""
+    """Those that the caller may use; of these, those that stay first."""
     variants = await state.records.variants.list()
     staying = state.models.offers.staying
-    return await asyncio.to_thread(_read_all, ModelStore(), staying, variants)
+    entries = await asyncio.to_thread(_read_all, ModelStore(), staying, variants)
+    return [entry for entry in entries if asking().may_use(entry.model.base)]
 
 
 async def find_model(state: ServerState, name: str) -> Entry | None:
