@@ -45,34 +45,47 @@ def main() -> None:
 
 async def compare(args: argparse.Namespace) -> None:
     rates: dict[str, list[float]] = {"inside": [], "http": []}
-    api_seconds: list[float] = []
-    async with in_program(args) as inside, AsyncServer(args) as server:
+    cpu: dict[str, list[float]] = {"program": [], "api": [], "engine": []}  # seconds of a round
+    async with in_program(args) as inside, Server(args) as server:
         sides: dict[str, Ask] = {"inside": inside, "http": server.ask}
         for number in range(-1, args.rounds):  # the first warms up
             for name, ask in sides.items():
-                cpu = server.api_cpu()
-                began = time.perf_counter()
+                before = time.perf_counter(), time.process_time(), *server.cpu()
                 await run(ask, args.requests, args.streams)
-                seconds = time.perf_counter() - began
+                after = time.perf_counter(), time.process_time(), *server.cpu()
+                seconds, program, api, engine = (end - begin for begin, end in zip(before, after, strict=True))
                 if number >= 0:
                     rates[name].append(args.requests * args.new / seconds)
-                    if name == "http":
-                        api_seconds.append(server.api_cpu() - cpu)
-    tokens = args.requests * args.new
-    inside_rate, http_rate = (statistics.median(rates[name]) for name in ("inside", "http"))
+                    if name == "inside":
+                        cpu["program"].append(program)
+                    else:
+                        cpu["api"].append(api)
+                        cpu["engine"].append(engine)
+    report(args, rates, {name: min(values) / (args.requests * args.new) for name, values in cpu.items()})
+
+
+def report(args: argparse.Namespace, rates: dict[str, list[float]], cpu: dict[str, float]) -> None:
+    """`cpu`: seconds a token."""
+    inside, http = (statistics.median(rates[name]) for name in ("inside", "http"))
     print(
-        f"{args.streams} streams, {args.new} new tokens each, engine on {args.num_threads} threads, medians of {args.rounds} rounds"
+        f"{args.streams} streams, {args.new} new tokens each, engine on {args.num_threads} threads,"
+        f" medians of {args.rounds} rounds"
     )
     print("| asked | tokens/s | rounds |")
     print("|---|---|---|")
     for name, label in (("inside", "from inside a program"), ("http", "over HTTP")):
         shown = " ".join(f"{rate:.0f}" for rate in rates[name])
         print(f"| {label} | {statistics.median(rates[name]):.0f} | {shown} |")
-    pairs = [over_http / inside for inside, over_http in zip(rates["inside"], rates["http"], strict=True)]
+    pairs = [over / within for within, over in zip(rates["inside"], rates["http"], strict=True)]
     print(
-        f"HTTP costs {1 - http_rate / inside_rate:.1%} of the throughput (by pairs of rounds: {1 - statistics.median(pairs):.1%})"
+        f"HTTP costs {1 - http / inside:.1%} of the throughput (by pairs of rounds: {1 - statistics.median(pairs):.1%})"
     )
-    print(f"CPU time of the API process: {statistics.median(api_seconds) / tokens * 1e6:.0f} µs a token")
+    print(
+        f"CPU time a token, in the best round: engine {cpu['engine'] * 1e6:.0f} µs, API process {cpu['api'] * 1e6:.0f} µs"
+        f" (the program without HTTP: {cpu['program'] * 1e6:.0f} µs)"
+    )
+    whole = cpu["engine"] + cpu["program"]
+    print(f"where no core is free, that is {1 - whole / (cpu['engine'] + cpu['api']):.1%}")
 
 
 async def run(ask: Ask, count: int, at_once: int) -> None:
@@ -102,7 +115,7 @@ async def in_program(args: argparse.Namespace) -> AsyncIterator[Ask]:
         yield ask
 
 
-class AsyncServer:
+class Server:
     """`trivium serve`, and a client that only looks for the end of each answer."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -116,7 +129,7 @@ class AsyncServer:
             text=True,
         )
 
-    async def __aenter__(self) -> AsyncServer:
+    async def __aenter__(self) -> Server:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if found := READY.match(line):
@@ -130,10 +143,11 @@ class AsyncServer:
         self._process.terminate()
         self._process.communicate()
 
-    def api_cpu(self) -> float:
-        """Seconds that the API process has computed; the engine's process is another."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+    def cpu(self) -> tuple[float, float]:
+        """Seconds that the API process and the engine's have computed."""
+        children = Path(f"/proc/{self._process.pid}/task").glob("*/children")
+        engines = {int(pid) for path in children for pid in path.read_text().split()}
+        return _cpu_seconds(self._process.pid), sum(map(_cpu_seconds, engines))
 
     async def ask(self, number: int) -> None:
         body = json.dumps(
@@ -153,6 +167,11 @@ class AsyncServer:
         except asyncio.IncompleteReadError as error:
             raise RuntimeError(f"the server did not answer as it should: {error.partial[:500]!r}") from None
         self._idle.append((reader, writer))
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 if __name__ == "__main__":
