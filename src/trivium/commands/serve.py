@@ -82,12 +82,14 @@ async def _serve(
     from trivium.serve.batch.slots import Slots
     from trivium.serve.disconnect import cancel_and_wait
     from trivium.serve.in_process import InProcess
+    from trivium.serve.openai.wording import Wording
     from trivium.serve.responses.background import end_background, fail_abandoned
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
     metrics = Metrics()
     state = ServerState(models, limits, metrics, records, settings.models_on_demand, settings.accept_any_model)
+    state.wording = Wording(settings.reasoning_field, settings.named_call_finish)
     if settings.price_file:
         state.prices = read_prices(Path(settings.price_file))
     exporting = _export_spans(state, settings.otlp_endpoint)

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from trivium.commands.options import UsageError
 from trivium.config.options import AtLeastOne
 from trivium.dialects.detect import CALL_NAMES, REASONING_NAMES
+from trivium.serve.openai.wording import NamedCallFinish, ReasoningField
 
 # As browsers send it: a scheme and a host, perhaps a port, and nothing after that.
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+")
@@ -26,6 +27,13 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     accept_any_model: Annotated[
         bool, Meta(description="answer requests whatever model they name; many tools hard-code a name")
     ] = False
+    reasoning_field: Annotated[
+        ReasoningField, Meta(description="under which names chat completions tell reasoning")
+    ] = "both"
+    named_call_finish: Annotated[
+        NamedCallFinish,
+        Meta(description="finish_reason of a call to the function that tool_choice names: stop is OpenAI's"),
+    ] = "stop"
     models_on_demand: Annotated[
         Literal["ollama", "all", "none"],
         Meta(

@@ -21,6 +21,7 @@ from trivium.serve.errors import ApiError, ClientGoneError, RefusedError, not_no
 from trivium.serve.limits import Limits
 from trivium.serve.models.fleet import Fleet
 from trivium.serve.models.served import ServedModel
+from trivium.serve.openai.wording import Wording
 from trivium.serve.request_times import RequestTimes
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ServerState:
     all_records: Records
     on_demand: OnDemand = "ollama"  # which front ends serve models from the store too
     accept_any_model: bool = False  # tools that hard-code another model's name are served all the same
+    wording: Wording = field(default_factory=Wording)
     prices: Prices | None = None
     meter: EnergyMeter = field(default_factory=EnergyMeter)
     recent: RecentRequests = field(default_factory=RecentRequests)

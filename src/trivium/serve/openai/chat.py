@@ -37,6 +37,7 @@ from trivium.serve.openai.protocol import (
     Usage,
 )
 from trivium.serve.openai.usage import usage_of_chat
+from trivium.serve.openai.wording import Wording
 from trivium.serve.request_times import answer_metrics
 from trivium.serve.sse import EventStreamResponse, event
 from trivium.serve.state import ServerState
@@ -49,7 +50,10 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
     model = await model_for(state, request, body.model)
     chat = await open_chat(model, body, f"chatcmpl-{uuid.uuid4().hex}")
     answer = ChatAnswer(
-        chat, speaks_of_functions=body.functions is not None, tells_metrics=body.include_metrics is True
+        chat,
+        state.wording,
+        speaks_of_functions=body.functions is not None,
+        tells_metrics=body.include_metrics is True,
     )
     if body.stream:
         return EventStreamResponse(answer.stream(body.stream_options or StreamOptions()), state.limits)
@@ -60,8 +64,9 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
 class ChatAnswer:
     """Writes one request's answer, whole or in chunks; id, time and model are the same in all of it."""
 
-    def __init__(self, chat: Chat, *, speaks_of_functions: bool, tells_metrics: bool = False) -> None:
+    def __init__(self, chat: Chat, wording: Wording, *, speaks_of_functions: bool, tells_metrics: bool = False) -> None:
         self._chat = chat
+        self._wording = wording
         self._speaks_of_functions = speaks_of_functions  # the deprecated words for tools
         self._tells_metrics = tells_metrics
 
@@ -87,14 +92,13 @@ class ChatAnswer:
         )
 
     def _message(self, choice: ChoiceResult) -> AssistantMessage:
-        reasoning = choice.reasoning or UNSET
         calls = [_called(call) for call in choice.calls]
         return AssistantMessage(
             content=None if calls and not choice.content else choice.content,
             tool_calls=calls if calls and not self._speaks_of_functions else UNSET,
             function_call=calls[0].function if calls and self._speaks_of_functions else UNSET,
-            reasoning=reasoning,
-            reasoning_content=reasoning,
+            reasoning=self._wording.under("reasoning", choice.reasoning),
+            reasoning_content=self._wording.under("reasoning_content", choice.reasoning),
         )
 
     def _finish_reason(self, finish: Finish) -> str:
@@ -102,7 +106,7 @@ class ChatAnswer:
             return finish.reason
         if self._speaks_of_functions:
             return "function_call"
-        return "stop" if self._chat.tools.named is not None else "tool_calls"  # so does OpenAI
+        return "tool_calls" if self._chat.tools.named is None else self._wording.named_call_finish
 
     def _logprobs(self, tokens: Sequence[int], entries: Sequence[TokenLogprobDict]) -> ChatLogprobs | None:
         k = self._chat.job.sampling.logprobs
@@ -147,7 +151,10 @@ class ChatAnswer:
             case Content(text):
                 return ChatDelta(content=text)
             case Reasoning(text):
-                return ChatDelta(reasoning=text, reasoning_content=text)
+                return ChatDelta(
+                    reasoning=self._wording.under("reasoning", text),
+                    reasoning_content=self._wording.under("reasoning_content", text),
+                )
             case CallStart(number, name, id):
                 return self._call_delta(number, FunctionDelta("", name), id or UNSET)
             case CallArguments(number, text):
