@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from trivium.bench.errors import BenchError
-from trivium.bench.record import RECORD_VERSION, Record
+from trivium.bench.record import RECORD_VERSION, SIDES, Record
 from trivium.bench.results import Results
 from trivium.bench.samples import RequestSample
+from trivium.bench.server_view import Metrics
 
 RECORD = "record.json"
 SAMPLES = "samples.jsonl"
@@ -28,10 +29,11 @@ class Evidence(Struct, frozen=True):
     record: Record
     samples: list[RequestSample]  # in the order of runs
     figures: Results
+    metrics: list[Metrics]  # of each target
 
 
 def write_bundle(folder: Path, evidence: Evidence, report: str, others: Mapping[str, str]) -> str:
-    """`others` are further texts by file name, such as the servers' metrics. Returns the bundle's digest."""
+    """`others` are further texts by file name, such as the servers' logs. Returns the bundle's digest."""
     require_new(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +42,7 @@ def write_bundle(folder: Path, evidence: Evidence, report: str, others: Mapping[
             SAMPLES: msgspec.json.Encoder().encode_lines(evidence.samples),
             FIGURES: _pretty(evidence.figures),
             REPORT: report.encode(),
-            **{name: text.encode() for name, text in others.items()},
+            **{name: text.encode() for name, text in {**_metrics_files(evidence), **others}.items()},
         }
         for name, data in texts.items():
             (folder / name).write_bytes(data)
@@ -67,7 +69,36 @@ def read_bundle(folder: Path) -> Evidence:
     record = _decode(folder / RECORD, Record)
     if record.version != RECORD_VERSION:
         raise BenchError(f"{folder}: version {record.version} of a bundle; this program reads version {RECORD_VERSION}")
-    return Evidence(record, list(_read_samples(folder / SAMPLES)), _decode(folder / FIGURES, Results))
+    metrics = [
+        Metrics(
+            _read_if_there(folder / _metrics_name("before", suffix)),
+            _read_if_there(folder / _metrics_name("after", suffix)),
+        )
+        for suffix in suffixes(record)
+    ]
+    return Evidence(record, list(_read_samples(folder / SAMPLES)), _decode(folder / FIGURES, Results), metrics)
+
+
+def suffixes(record: Record) -> list[str]:
+    """What tells the files of several servers apart."""
+    return [f"-{side}" for side in SIDES] if len(record.targets) > 1 else [""]
+
+
+def _metrics_name(when: str, suffix: str) -> str:
+    return f"metrics-{when}{suffix}.txt"
+
+
+def _metrics_files(evidence: Evidence) -> dict[str, str]:
+    files = {}
+    for suffix, metrics in zip(suffixes(evidence.record), evidence.metrics, strict=True):
+        for when, text in (("before", metrics.before), ("after", metrics.after)):
+            if text is not None:
+                files[_metrics_name(when, suffix)] = text
+    return files
+
+
+def _read_if_there(path: Path) -> str | None:
+    return _read(path).decode("utf-8", "replace") if path.exists() else None
 
 
 def read_digests(folder: Path) -> dict[str, str]:

@@ -9,23 +9,33 @@ from trivium.bench.load import closed_loop, open_loop
 from trivium.bench.progress import Progress
 from trivium.bench.record import RunPlan
 from trivium.bench.samples import RequestSample
+from trivium.bench.server_view import Metrics
 from trivium.bench.target import ReachedServer
 
 
 class Experiment:
+    """The servers' metrics are taken right before a server's first run, so that they tell of what was measured alone."""
+
     def __init__(self) -> None:
         self.runs: list[RunPlan] = []
         self.samples: list[RequestSample] = []
         self.notes: list[str] = []
+        self._metrics_before: dict[ReachedServer, str | None] = {}
 
     async def run(
         self, server: ReachedServer, plan: RunPlan, requests: Sequence[PlannedRequest]
     ) -> list[RequestSample]:
+        if server not in self._metrics_before:
+            self._metrics_before[server] = await server.metrics()
         number = len(self.runs)
         self.runs.append(plan)
         samples = await _load(server, plan, requests, number)
         self.samples += samples
         return samples
+
+    async def metrics_of(self, server: ReachedServer) -> Metrics:
+        """After its last run."""
+        return Metrics(self._metrics_before.get(server), await server.metrics())
 
     async def warm_up(self, server: ReachedServer, requests: Sequence[PlannedRequest]) -> None:
         """Not measured: the first requests of a server may pay for what later ones find ready."""

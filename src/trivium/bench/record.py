@@ -12,6 +12,7 @@ RECORD_VERSION = 1
 REPORT_VERSION = 1  # changes with the page, so that a report is only held to what its own version would draw
 Mode = Literal["serve", "throughput", "latency", "prefix", "replay", "slo", "compare"]
 Side = Literal["a", "b"]
+SIDES: tuple[Side, Side] = ("a", "b")
 Headline = Literal["e2e", "ttft", "tpot", "throughput"]
 
 

@@ -14,6 +14,7 @@ from trivium.bench.results import Results, headline_run
 from trivium.bench.samples import RequestSample
 from trivium.bench.table import (
     RATIO_NAMES,
+    agreement_rows,
     has_details,
     other_figures,
     ratio_rows,
@@ -59,6 +60,9 @@ def _body(record: Record, samples: Sequence[RequestSample], results: Results) ->
             yield f'<div><h2>{escape(plan.label)} <span class="soft">milliseconds</span></h2>'
             yield f'{_table(spread_rows(figures))}<p class="note">{escape(other_figures(figures))}</p></div>'
         yield "</section>"
+    if results.agreements:
+        yield "<h2>The server's own clock</h2>"
+        yield _table(agreement_rows(record, results))
     yield from _background(record)
 
 

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from trivium.bench.compare import Compared, compare
 from trivium.bench.figures import RunFigures, run_figures
-from trivium.bench.record import Record
+from trivium.bench.record import SIDES, Record
 from trivium.bench.samples import RequestSample
+from trivium.bench.server_view import Agreement, Metrics, agreements
 
 PROMPT_TOLERANCE = 0.15  # words are drawn, and their tokens with them
 
@@ -18,11 +19,12 @@ class Results(Struct, frozen=True, kw_only=True):
     runs: list[RunFigures]
     slo_rate: float | None = None  # highest rate of a run that kept the SLO
     compared: Compared | None = None
+    agreements: list[Agreement] = []  # of the servers' clocks with the client's
     warnings: list[str] = []
 
 
-def results_of(record: Record, samples: Sequence[RequestSample]) -> Results:
-    """Every run of the record has samples."""
+def results_of(record: Record, samples: Sequence[RequestSample], metrics: Sequence[Metrics] = ()) -> Results:
+    """Every run of the record has samples. `metrics` are those of the targets, in their order."""
     by_run: list[list[RequestSample]] = [[] for _ in record.runs]
     for sample in samples:
         by_run[sample.run].append(sample)
@@ -35,8 +37,19 @@ def results_of(record: Record, samples: Sequence[RequestSample]) -> Results:
         runs=runs,
         slo_rate=_slo_rate(record, runs),
         compared=compared,
+        agreements=_agreements(record, samples, metrics),
         warnings=[*_warnings(record, runs), *_other_lengths(record, samples)],
     )
+
+
+def _agreements(record: Record, samples: Sequence[RequestSample], metrics: Sequence[Metrics]) -> list[Agreement]:
+    if len({target.base_url for target in record.targets}) < len(record.targets):
+        return []  # one server under two names cannot tell whose requests were whose
+    found = []
+    for target, of_target in enumerate(metrics):
+        side = SIDES[target] if record.comparison else None
+        found += agreements(target, of_target, [sample for sample in samples if record.runs[sample.run].side == side])
+    return found
 
 
 def headline_run(record: Record, results: Results) -> int:

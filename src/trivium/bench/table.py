@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trivium.bench.compare import Compared, Ratio
 from trivium.bench.figures import RunFigures, Spread
-from trivium.bench.record import Record
+from trivium.bench.record import SIDES, Record
 from trivium.bench.results import Results
 
 DETAILED_RUNS = 4  # more than these are told by one line each
@@ -35,6 +35,9 @@ def result_lines(record: Record, results: Results) -> Iterator[str]:
     if record.mode == "slo" and record.slo is not None:
         yield ""
         yield slo_sentence(record, results)
+    if results.agreements:
+        yield ""
+        yield from aligned(agreement_rows(record, results))
     for note in record.notes:
         yield f"note: {note}"
     for warning in results.warnings:
@@ -96,6 +99,15 @@ def other_figures(figures: RunFigures) -> str:
         f" {figures.prompt_tokens} tokens of prompts and {figures.output_tokens} of answers,"
         f" {figures.total_tokens_per_s:.1f} tokens/s in all"
     )
+
+
+def agreement_rows(record: Record, results: Results) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [("mean over all runs, ms", "client's clock", "server's clock", "between")]
+    for one in results.agreements:
+        side = f" {SIDES[one.target].upper()}" if record.comparison else ""
+        between = one.client_ms - one.server_ms
+        rows.append((f"{one.what}{side}", significant(one.client_ms), significant(one.server_ms), f"{between:.2f}"))
+    return rows
 
 
 def slo_sentence(record: Record, results: Results) -> str:

@@ -70,7 +70,7 @@ def _odd_samples(evidence: Evidence) -> Iterator[str]:
 
 
 def _wrong_figures(folder: Path, evidence: Evidence) -> Iterator[str]:
-    again = results_of(evidence.record, evidence.samples)
+    again = results_of(evidence.record, evidence.samples, evidence.metrics)
     yield from differences("figures", msgspec.to_builtins(evidence.figures), msgspec.to_builtins(again))
     if evidence.record.report_version == REPORT_VERSION and (folder / REPORT).exists():
         page = report_page(evidence.record, evidence.samples, again)

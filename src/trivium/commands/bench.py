@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trivium.bench.bundle import REPORT, Evidence, require_new, write_bundle
+from trivium.bench.bundle import REPORT, Evidence, require_new, suffixes, write_bundle
 from trivium.bench.experiment import Experiment
 from trivium.bench.machine import machine, software
 from trivium.bench.record import Record
@@ -25,7 +25,7 @@ from trivium.bench.report_html import report_page
 from trivium.bench.results import Results, results_of
 from trivium.bench.settings import AnswerOptions, OutputSettings
 from trivium.bench.table import result_lines
-from trivium.bench.target import ReachedServer, reach
+from trivium.bench.target import reach
 from trivium.bench.verify import problems_of
 from trivium.commands.bench_jobs import Job, job_of
 from trivium.commands.options import read_options
@@ -66,11 +66,9 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
         for place in job.places:
             _say(f"{job.mode}: {place}")
             servers.append(await stack.enter_async_context(reach(place, answers)))
-        others = {f"metrics-before{name}.txt": text for name, text in (await _metrics(servers)).items()}
         await job.measure(experiment, servers)
-        others |= {f"metrics-after{name}.txt": text for name, text in (await _metrics(servers)).items()}
-        logs = {name: server.log for name, server in zip(_names(servers), servers, strict=True)}
-        others |= {f"server{name}.log": "\n".join([*log, ""]) for name, log in logs.items() if log is not None}
+        metrics = [await experiment.metrics_of(server) for server in servers]
+        logs = [server.log for server in servers]
     record = Record(
         mode=job.mode,
         title=output.title or f"{job.mode}: {', '.join(dict.fromkeys(s.target.model for s in servers))}",
@@ -86,23 +84,18 @@ async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Re
         slo=job.slo,
         comparison=job.comparison,
     )
-    results = results_of(record, experiment.samples)
+    results = results_of(record, experiment.samples, metrics)
     page = report_page(record, experiment.samples, results)
-    digest = write_bundle(folder, Evidence(record, experiment.samples, results), page, others)
+    texts = {
+        f"server{suffix}.log": "\n".join([*log, ""])
+        for suffix, log in zip(suffixes(record), logs, strict=True)
+        if log is not None
+    }
+    digest = write_bundle(folder, Evidence(record, experiment.samples, results, metrics), page, texts)
     for line in result_lines(record, results):
         print(line)
     _say(f"report {folder / REPORT}; to check it: trivium bench verify {folder} --digest {digest}")
     return results
-
-
-def _names(servers: Sequence[ReachedServer]) -> list[str]:
-    """What tells the files of several servers apart."""
-    return [""] if len(servers) == 1 else ["-a", "-b"]
-
-
-async def _metrics(servers: Sequence[ReachedServer]) -> dict[str, str]:
-    texts = [await server.metrics() for server in servers]
-    return {name: text for name, text in zip(_names(servers), texts, strict=True) if text is not None}
 
 
 def _shown_settings(structs: Sequence[Struct]) -> dict[str, Any]:

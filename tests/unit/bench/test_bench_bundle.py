@@ -19,6 +19,7 @@ from trivium.bench.record import Comparison, Record, RunPlan
 from trivium.bench.report_html import report_page
 from trivium.bench.results import results_of
 from trivium.bench.samples import Outcome, RequestSample
+from trivium.bench.server_view import Metrics
 from trivium.bench.verify import problems_of
 
 
@@ -29,13 +30,14 @@ def evidence(made: Record | None = None, samples: list[RequestSample] | None = N
         sample(1, scheduled=50, sent=50, text=(70, 90, 95), ended=99, output_tokens=3),
         sample(2, scheduled=60, sent=61, ended=62, outcome=Outcome.HTTP_ERROR, status=429),
     ]
-    return Evidence(made, samples, results_of(made, samples))
+    metrics = [Metrics("a 1\n", "a 2\n")] * len(made.targets)
+    return Evidence(made, samples, results_of(made, samples, metrics), metrics)
 
 
 def write(folder: Path, one: Evidence | None = None) -> str:
     one = one or evidence()
     page = report_page(one.record, one.samples, one.figures)
-    return write_bundle(folder, one, page, {"metrics-before.txt": "a 1\n", "metrics-after.txt": "a 2\n"})
+    return write_bundle(folder, one, page, {"server.log": "ready\n"})
 
 
 def sign_again(folder: Path) -> None:

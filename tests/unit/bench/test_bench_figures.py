@@ -13,6 +13,7 @@ from trivium.bench.figures import MEANINGS, Slo, percentile, run_figures, spread
 from trivium.bench.record import RunPlan
 from trivium.bench.results import results_of
 from trivium.bench.samples import Outcome
+from trivium.bench.server_view import Metrics
 
 TWO = (
     sample(0, scheduled=0, sent=2, text=(12, 22, 52), ended=60, prompt_tokens=100, output_tokens=4, cached_tokens=50),
@@ -131,6 +132,34 @@ def test_the_highest_rate_is_the_highest_that_kept_the_slo() -> None:
     samples = [sample(0, run=run, text=(ttft,), ended=ttft) for run, ttft in enumerate((10, 99, 20))]
     assert results_of(record(*runs, slo=Slo(ttft_ms=50)), samples).slo_rate == 2.0
     assert results_of(record(*runs, slo=Slo(ttft_ms=5)), samples).slo_rate is None
+
+
+def page(count: int, seconds: float, tokens: int, token_seconds: float) -> str:
+    """A server's metrics: two label sets, a comment, and what is not a number."""
+    return (
+        "# HELP vllm:time_to_first_token_seconds from x to y\n"
+        f'vllm:time_to_first_token_seconds_count{{engine="0"}} {count}\n'
+        'vllm:time_to_first_token_seconds_count{engine="1"} 1e0 1700000000\n'
+        f'vllm:time_to_first_token_seconds_sum{{engine="0"}} {seconds}\n'
+        f"vllm:inter_token_latency_seconds_count {tokens}\n"
+        f"vllm:inter_token_latency_seconds_sum {token_seconds}\n"
+        "vllm:e2e_request_latency_seconds_count 7\nother NaN\n"
+    )
+
+
+def test_the_servers_clock_stands_beside_the_clients() -> None:
+    metrics = Metrics(page(3, 1.0, 10, 1.0), page(5, 1.04, 13, 1.03))
+    found = results_of(record(), TWO, [metrics]).agreements
+    assert [(one.what, one.client_ms, pytest.approx(one.server_ms)) for one in found] == [
+        ("TTFT", 25.0, 20.0),  # two requests, 40 ms
+        ("per token", pytest.approx(40 / 3), 10.0),  # three tokens after the first
+    ]
+
+
+def test_a_server_that_served_others_meanwhile_says_nothing_of_ours() -> None:
+    metrics = Metrics(page(3, 1.0, 10, 1.0), page(6, 1.04, 14, 1.03))
+    assert results_of(record(), TWO, [metrics]).agreements == []
+    assert results_of(record(), TWO, [Metrics("", None)]).agreements == []
 
 
 def test_the_docs_define_every_figure_in_the_words_of_the_report() -> None:

@@ -29,7 +29,7 @@ def measured(*behaviours: str, requests: int) -> tuple[Results, list[str], str]:
             reach(Place(base_url=peer.url), AnswerOptions(timeout=0.5)) as server,
         ):
             await modes.latency(experiment, server, WorkloadSettings(requests=requests, output_tokens=6, warmup=0))
-            await server.metrics()
+            await experiment.metrics_of(server)
         made = record(*experiment.runs)
         results = results_of(made, experiment.samples)
         return results, server.notes, "\n".join(result_lines(made, results))
