@@ -13,7 +13,7 @@ import ollama
 import openai
 import pytest
 import torch
-from server_process import ServerProcess
+from server_process import ServerProcess, wait_for
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from trivium.store import ModelStore
@@ -134,6 +134,30 @@ def test_rankings_go_by_the_likeness_of_vectors(minilm: ServerProcess, oracle: A
     for result in results:
         wanted = cosine(oracle(TEXTS[0]), oracle(TEXTS[1 + result["index"]]))
         assert result["relevance_score"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_batches_make_vectors_too_and_texts_are_counted(minilm: ServerProcess) -> None:
+    counted = minilm.metrics()["trivium_encoded_texts_total"]
+    lines = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"model": "minilm", "input": text},
+        }
+        for number, text in enumerate(TEXTS)
+    ]
+    with minilm.openai() as client:
+        file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        wait_for(lambda: client.batches.retrieve(batch.id).status == "completed" or None, 60)
+        ended = client.batches.retrieve(batch.id)
+        assert ended.output_file_id is not None
+        answers = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
+    assert minilm.metrics()["trivium_encoded_texts_total"] == counted + len(TEXTS)
+    found = [answer["response"]["body"]["data"][0]["embedding"] for answer in answers]
+    assert found == vectors(minilm, input=TEXTS)
+    assert ended.usage is not None and ended.usage.input_tokens > 30
 
 
 CHAT = [{"role": "user", "content": "hi"}]

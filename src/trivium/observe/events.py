@@ -26,6 +26,14 @@ class FirstToken(Struct, frozen=True):
     seconds: float  # since the prompt was handed to the engine
 
 
+class TextEncoded(Struct, frozen=True):
+    """A text, or a pair of them, became a vector or a score; a request with several texts has one for each."""
+
+    request_id: str
+    num_tokens: int
+    num_cached_tokens: int
+
+
 class TokensGenerated(Struct, frozen=True):
     """Tokens of one sequence came in one piece."""
 
@@ -73,5 +81,5 @@ class EngineSample(Struct, frozen=True):
     restarts: int  # of the process; the counts above begin again with each
 
 
-Event = RequestReceived | FirstToken | TokensGenerated | SequenceEnded | RequestEnded | EngineSample
+Event = RequestReceived | FirstToken | TextEncoded | TokensGenerated | SequenceEnded | RequestEnded | EngineSample
 Listener = Callable[[Event], None]

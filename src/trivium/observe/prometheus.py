@@ -15,6 +15,7 @@ from trivium.observe.events import (
     RequestEnded,
     RequestReceived,
     SequenceEnded,
+    TextEncoded,
     TokensGenerated,
 )
 from trivium.observe.request_account import MEANINGS
@@ -59,6 +60,11 @@ class Metrics:
         )
         self._cached_tokens = Counter(
             "trivium_cached_prompt_tokens", "Tokens of prompts whose keys and values were found", registry=registry
+        )
+        self._encoded_texts = Counter(
+            "trivium_encoded_texts",
+            "Texts, and pairs of them, that became vectors or scores",
+            registry=registry,
         )
         self._generated_tokens = Counter("trivium_generated_tokens", "Tokens sampled", registry=registry)
         self._first_token = Histogram(
@@ -113,6 +119,10 @@ class Metrics:
                 self._prompt_tokens.inc(event.num_prompt_tokens)
                 self._cached_tokens.inc(event.num_cached_tokens)
                 self._first_token.observe(event.seconds)
+            case TextEncoded():
+                self._encoded_texts.inc()
+                self._prompt_tokens.inc(event.num_tokens)
+                self._cached_tokens.inc(event.num_cached_tokens)
             case SequenceEnded():
                 self._sequences.labels(event.reason).inc()
             case RequestEnded():

@@ -13,6 +13,7 @@ from msgspec import Struct
 from trivium.llm.lower import longest_pooled
 from trivium.llm.outputs import EmbeddingOutput
 from trivium.llm.prompts import TokensPrompt
+from trivium.observe.events import TextEncoded
 from trivium.records.ids import new_id
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, invalid
@@ -46,16 +47,21 @@ class PairScore(Struct, frozen=True):
 
 
 async def embed(
-    model: ServedModel, texts: Texts, dimensions: int | None = None, *, cut_to: int | None = None
+    model: ServedModel,
+    texts: Texts,
+    dimensions: int | None = None,
+    *,
+    cut_to: int | None = None,
+    priority: int | None = None,
 ) -> list[Embedding]:
-    """In the order of the texts. `cut_to`: see `cut_length`."""
+    """In the order of the texts. `cut_to`: see `cut_length`. `priority`: as asked by the client."""
     card = model.card
     if card.task == "score":
         raise invalid(
             f"the model {card.name} scores pairs of texts (/v1/rerank, /v1/score), and makes no vectors", "model"
         )
     prompts = await _prompts(model, texts, cut_to)
-    outputs = await _encode(model, [(prompt, 0) for prompt in prompts])
+    outputs = await _encode(model, [(prompt, 0) for prompt in prompts], priority)
     return [Embedding(_normalised(one.embedding, dimensions), len(one.prompt_token_ids)) for one in outputs]
 
 
@@ -99,19 +105,23 @@ def similarity(one: Embedding, other: Embedding) -> float:
     return math.fsum(a * b for a, b in zip(one.vector, other.vector, strict=True))
 
 
-async def _encode(model: ServedModel, prompts: Sequence[tuple[TokensPrompt, int]]) -> list[EmbeddingOutput]:
+async def _encode(
+    model: ServedModel, prompts: Sequence[tuple[TokensPrompt, int]], asked_priority: int | None = None
+) -> list[EmbeddingOutput]:
     """Of prompts and where in them the second of a pair begins, what the engine makes of them."""
     caller = asking()
-    priority, salt = caller.priority_of(None), caller.salt_of("")
+    priority, salt = caller.priority_of(asked_priority), caller.salt_of("")
     room = asyncio.Semaphore(AT_ONCE)
     id = new_id("embd-")
 
     async def one(number: int, prompt: TokensPrompt, second_from: int) -> EmbeddingOutput:
         async with room:
             caller.charge(len(prompt["prompt_token_ids"]))
-            return await model.llm.embed(
+            output = await model.llm.embed(
                 prompt, f"{id}-{number}", priority=priority, salt=salt, second_from=second_from
             )
+        model.emit(TextEncoded(output.request_id, len(output.prompt_token_ids), output.num_cached_tokens))
+        return output
 
     try:
         async with asyncio.TaskGroup() as group:

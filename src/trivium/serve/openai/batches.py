@@ -21,7 +21,7 @@ from trivium.serve.openai.metadata import check_metadata
 from trivium.serve.query import ListQuery, read_query
 from trivium.serve.state import ServerState
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 SECONDS_OF_UNIT = {"m": 60, "h": 3600, "d": 86400}
 WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 

@@ -32,6 +32,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Natural | None = None
     truncate_prompt_tokens: KeptTokens | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     user: str | None = None
 
 
@@ -130,7 +131,8 @@ async def embeddings(state: ServerState, request: Request) -> Response:
     body = await read_json(request, EMBEDDINGS, state.limits)
     model = await model_for(state, request, body.model)
     cut_to = cut_length(model, None, body.truncate_prompt_tokens)
-    found = await unless_client_goes(request.receive, embed(model, body.input, body.dimensions, cut_to=cut_to))
+    work = embed(model, body.input, body.dimensions, cut_to=cut_to, priority=body.priority)
+    found = await unless_client_goes(request.receive, work)
     in_base64 = body.encoding_format == "base64"
     data = [
         EmbeddingObject(index, _base64(one.vector) if in_base64 else one.vector.tolist())
