@@ -81,6 +81,10 @@ class PackedFile:
     def read(self, weight: PackedWeight) -> npt.NDArray[np.uint8]:
         return self._file.view(weight.offset, weight.nbytes)
 
+    def release(self, weight: PackedWeight) -> None:
+        """Its bytes will not be read again soon."""
+        self._file.release(weight.offset, weight.nbytes)
+
 
 def packed_path(directory: Path, model: Path) -> Path:
     """Where the packed form of the model at a path lies, if there is one."""

@@ -17,6 +17,7 @@ from trivium.kernels import activate, embed, experts, gated, layer_norm, linear,
 from trivium.kernels.activate import ElementFunction
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
+from trivium.kernels.large_pages import LargePages
 from trivium.kernels.ops import Packing
 from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
@@ -61,6 +62,7 @@ class NativeKernels:
         self.instruction_set = instruction_set or usable_instruction_sets()[-1]
         self.num_threads = num_threads or usable_threads()[0]
         self.fallbacks: Counter[str] = Counter()
+        self._memory = LargePages()
         try:
             self.kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
         except ValueError as error:
@@ -75,13 +77,13 @@ class NativeKernels:
         data, type = _parts(weight)
         type = type or TYPE_NAMES[data.dtype]
         shape = tuple(weight.shape)
-        packed = torch.empty(packed_shape(type, shape), dtype=torch.uint8)
+        packed = self._memory.empty(packed_shape(type, shape))
         self.kernels.pack(data.view(torch.uint8), type, packed)
         return PackedTensor(type, packed, shape)
 
     @property
     def packing(self) -> Packing:
-        return Packing(LAYOUT_VERSION, packed_shape, self.kernels.checksum)
+        return Packing(LAYOUT_VERSION, packed_shape, self.kernels.checksum, self._memory)
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
         if not isinstance(weight, PackedTensor):

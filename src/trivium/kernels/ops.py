@@ -14,6 +14,7 @@ from trivium.kernels.activate import ElementFunction
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import KVLayout
+from trivium.kernels.large_pages import LargePages
 from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 
@@ -58,6 +59,7 @@ class Packing:
     version: int  # of the layout; what was laid by another cannot be read
     data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
     checksum: Callable[[Tensor], int]  # of bytes
+    memory: LargePages  # where packed weights lie
 
 
 class NotRecordable(Exception):

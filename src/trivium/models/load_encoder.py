@@ -18,7 +18,7 @@ from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import read_encoder_spec
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights
-from trivium.models.weight_memory import TYPE_NAMES, WeightMemory, packed_bytes
+from trivium.models.weight_memory import TYPE_NAMES, WeightMemory, packed_bytes, stays_mapped
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 READ_BY_ROWS = ("embedding.weight", "positions.weight", "token_types.weight")
@@ -111,7 +111,8 @@ def encoder_weight_memory(
         stored = FLOAT_DTYPES[located.checkpoint.tensors[weight.parts[0]].type]
         kept = stored if weight.is_linear and ops.takes_stored_floats else dtype
         if weight.is_linear and ops.packing is not None:
-            nbytes, is_mapped = packed_bytes(ops.packing, TYPE_NAMES[kept], weight.shape), is_packed(weight.name)
+            nbytes = packed_bytes(ops.packing, TYPE_NAMES[kept], weight.shape)
+            is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes = math.prod(weight.shape) * kept.itemsize
             is_mapped = device == "cpu" and len(weight.parts) == 1 and kept == stored

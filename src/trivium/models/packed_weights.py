@@ -1,4 +1,4 @@
-"""Weights packed by an earlier start are mapped from disk; what had to be packed now is written there for the next."""
+"""Weights packed by an earlier start are taken from disk; what had to be packed now is written there for the next."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ class PackedOnDisk:
         if weight is None or (weight.type, weight.shape, weight.nbytes) != (type, shape, math.prod(data_shape)):
             self._distrust("the packed file is of another model")
             return None
-        data = as_torch(self._file.read(weight))
+        data = self._packing.memory.hold(as_torch(self._file.read(weight)))
+        if self._packing.memory.are_offered:
+            self._file.release(weight)
         if self._packing.checksum(data) != weight.checksum:
             self._distrust(f"{self._path} was damaged")
             return None
@@ -103,7 +105,8 @@ class PackedOnDisk:
 
     def finish(self) -> None:
         if self._num_packed == 0:
-            self.state = f"mapped from {self._path}"
+            how = "copied to large pages" if self._packing.memory.are_offered else "mapped"
+            self.state = f"{how} from {self._path}"
             return
         nbytes = sum(packed.data.nbytes for packed in self._weights.values())
         if why_not := self._why_not_written(nbytes):

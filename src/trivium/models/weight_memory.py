@@ -35,7 +35,7 @@ class _Laid(Struct, frozen=True):
 def weight_memory(
     located: LocatedWeights, ops: Ops, dtype: torch.dtype, device: str, is_packed: Callable[[str], bool]
 ) -> WeightMemory:
-    """`is_packed(name)`: the weight lies packed on disk already, and will be mapped from there."""
+    """`is_packed(name)`: the weight lies packed on disk already."""
     own = mapped = 0
     weights = list(located.found)
     embedding = _laid(weights[0], located.checkpoint, located.spec, ops, dtype, device)
@@ -43,14 +43,16 @@ def weight_memory(
         laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
         if _is_packed_by(ops, weight.name, weight.shape):
             assert ops.packing is not None
-            nbytes, is_mapped = packed_bytes(ops.packing, laid.type, weight.shape), is_packed(weight.name)
+            nbytes = packed_bytes(ops.packing, laid.type, weight.shape)
+            is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes, is_mapped = laid.nbytes, laid.is_mapped
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     if located.spec.tied_embeddings and ops.packing is not None:
         # The embedding itself is read by rows; the output projection is a packed copy.
         nbytes = packed_bytes(ops.packing, embedding.type, weights[0].shape)
-        own, mapped = (own, mapped + nbytes) if is_packed(OUTPUT_HEAD) else (own + nbytes, mapped)
+        is_mapped = stays_mapped(ops.packing) and is_packed(OUTPUT_HEAD)
+        own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     return WeightMemory(own, mapped)
 
 
@@ -75,6 +77,11 @@ def random_weight_memory(spec: ModelSpec, ops: Ops, dtype: torch.dtype) -> Weigh
 
 def _is_packed_by(ops: Ops, name: str, shape: tuple[int, ...]) -> bool:
     return ops.packing is not None and len(shape) > 1 and name != EMBEDDING
+
+
+def stays_mapped(packing: Packing) -> bool:
+    """Whether a weight that lies packed on disk is used where it is mapped; else it is copied."""
+    return not packing.memory.are_offered
 
 
 def packed_bytes(packing: Packing, type: str, shape: tuple[int, ...]) -> int:

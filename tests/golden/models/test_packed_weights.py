@@ -76,13 +76,19 @@ def answers(decoder: Decoder) -> Tensor:
     return torch.cat([decoder.ops.linear(x[None, : m.shape[1]], m, None).flatten() for m in matrices])
 
 
-def test_the_next_start_maps_what_the_first_one_packed(model: Path, tmp_path: Path, ops: Ops) -> None:
+def found(path: Path, ops: Ops) -> str:
+    """What is told of a start that had nothing to pack."""
+    assert ops.packing is not None
+    return f"{'copied to large pages' if ops.packing.memory.are_offered else 'mapped'} from {path}"
+
+
+def test_the_next_start_takes_what_the_first_one_packed(model: Path, tmp_path: Path, ops: Ops) -> None:
     first, kept = start(model, tmp_path / "packed", ops)
     path = packed_path(tmp_path / "packed", model)
     assert kept.state == f"packed in memory, kept in {path} (no packed file yet)"
     assert list((tmp_path / "packed").iterdir()) == [path]
-    second, mapped = start(model, tmp_path / "packed", ops)
-    assert mapped.state == f"mapped from {path}"
+    second, taken = start(model, tmp_path / "packed", ops)
+    assert taken.state == found(path, ops)
     assert isinstance(first.lm_head, PackedTensor) and isinstance(second.lm_head, PackedTensor)
     assert torch.equal(first.lm_head.data, second.lm_head.data)
     assert torch.equal(answers(first), answers(second))
@@ -135,7 +141,7 @@ def test_a_damaged_file_is_noticed_and_made_anew(damage: str, model: Path, tmp_p
     assert packed.state.startswith(f"packed in memory, kept in {path} (") and told in packed.state
     assert torch.equal(answers(decoder), want)
     assert path.read_bytes() == sound
-    assert start(model, directory, ops)[1].state == f"mapped from {path}"
+    assert start(model, directory, ops)[1].state == found(path, ops)
 
 
 def test_a_file_that_vanishes_while_it_is_used_harms_nobody(model: Path, tmp_path: Path, ops: Ops) -> None:
@@ -227,7 +233,7 @@ def test_the_file_not_used_for_the_longest_makes_room(tmp_path: Path, ops: Ops) 
     start(tmp_path / "b", directory, ops, room)
     os.utime(a, (1, 1))
     os.utime(b, (2, 2))
-    assert start(tmp_path / "a", directory, ops, room)[1].state == f"mapped from {a}"
+    assert start(tmp_path / "a", directory, ops, room)[1].state == found(a, ops)
     start(tmp_path / "c", directory, ops, room)
     assert a.exists() and not b.exists() and c.exists()
 
