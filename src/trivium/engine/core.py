@@ -47,7 +47,7 @@ class EngineCore:
         plan = plan_start(options)
         self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
         options = self.config.options  # as the platform can serve them
-        plan.ground.platform.open(plan.ground.num_threads)
+        plan.ground.open_device()
         self._spec = spec
         model = _build_model(plan)
         if plan.ground.capabilities.memory_is_dedicated:

@@ -35,7 +35,7 @@ class EncoderCore:
         before = resident_bytes()
         plan = plan_encoder(options, source, family)
         self.config, options = plan.config, plan.ground.options
-        plan.ground.platform.open(plan.ground.num_threads)
+        plan.ground.open_device()
         model = _build_model(plan)
         self._runner = EncoderRunner(model)
         self._scheduler = EncoderScheduler(

@@ -6,8 +6,10 @@ The engine starts from a plan, and `doctor` prints one: there is no other place 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from trivium.formats.packed_file import FOLDER
 from trivium.formats.source import ModelSource, open_source
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
+from trivium.kernels.verify import verified
 from trivium.models.locate import locate_weights
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
 from trivium.models.registry import read_spec
@@ -30,7 +33,10 @@ from trivium.models.weight_memory import WeightMemory, random_weight_memory, wei
 from trivium.platform.contract import Platform
 from trivium.platform.plugins import installed_plugins
 from trivium.platform.select import Selection, select_platform
+from trivium.types.errors import ConfigError, TriviumError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,16 @@ class Ground:
     adjustments: tuple[Adjustment, ...]
     dtype: str  # of activations
     ops: Ops
+    problems: tuple[str, ...]  # what of the platform's own kernels is not used, and why
 
     @property
     def platform(self) -> Platform:
         return self.selection.platform
 
-    @property
-    def num_threads(self) -> int:
-        """Of torch."""
-        return 1 if self.ops.has_own_threads else self.options.num_threads or self.capabilities.num_threads
+    def open_device(self) -> None:
+        """Takes it for this process. Threads are torch's; ops with threads of their own would only compete with them."""
+        num_threads = 1 if self.ops.has_own_threads else self.options.num_threads or self.capabilities.num_threads
+        asked(self.platform, "its device", self.platform.open, num_threads)
 
 
 @dataclass(frozen=True)
@@ -95,13 +102,37 @@ def plan_start(options: EngineOptions) -> StartPlan:
 def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts) -> Ground:
     platform, capabilities = selection.platform, selection.platform.capabilities()
     facts, limited = _within_limits(facts, platform)
-    options, adjusted = settle_with_platform(options, platform.negotiate(wish_of(options), facts))
+    decisions = asked(platform, "negotiate", platform.negotiate, wish_of(options), facts)
+    options, adjusted = settle_with_platform(options, decisions)
     dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
+    ops, problems = _ops(platform, options, capabilities, dtype)
+    return Ground(selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops, problems)
+
+
+def asked(platform: Platform, what: str, method: Callable[..., T], *arguments: Any) -> T:
+    """A plugin that throws has said something, too."""
+    try:
+        return method(*arguments)
+    except TriviumError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the platform {platform.name!r} failed when asked for {what}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _ops(
+    platform: Platform, options: EngineOptions, capabilities: Capabilities, dtype: str
+) -> tuple[Ops, tuple[str, ...]]:
+    """The platform's own, as far as they are right, or the core's for its device type."""
     num_threads = options.num_threads or capabilities.num_threads
-    ops = platform.make_ops(wish_of(options), num_threads)
-    if ops is None:
-        ops = select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
-    return Ground(selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops)
+    brought = asked(platform, "make_ops", platform.make_ops, wish_of(options), num_threads)
+    if brought is None or options.kernels != "auto":
+        return select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set), ()
+    if not isinstance(brought, Ops):
+        raise ConfigError(f"the platform {platform.name!r} gave a {type(brought).__name__} as its ops")
+    found = verified(brought, capabilities.device)
+    return found.ops, found.problems
 
 
 def choose_platform(device: str) -> Selection:
@@ -134,10 +165,12 @@ def _stored_bytes(source: ModelSource) -> int:
 
 
 def _within_limits(facts: ModelFacts, platform: Platform) -> tuple[ModelFacts, list[Adjustment]]:
-    limits = platform.with_model(facts).limits
+    limits = asked(platform, "with_model", platform.with_model, facts).limits
     longest = limits.value.max_model_len if limits.value is not None else None
     if longest is None or longest >= facts.max_position:
         return facts, []
+    if longest < 1:
+        raise ConfigError(f"the platform {platform.name!r} says that it runs sequences of {longest} tokens at most")
     reason = f"{platform.name} runs no longer sequences ({limits.reason}); the model was made for {facts.max_position}"
     return replace(facts, max_position=longest), [Adjustment("max_model_len", str(longest), reason)]
 

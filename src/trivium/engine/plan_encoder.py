@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig, resolve_encoder
 from trivium.engine.plan import Ground, choose_platform, lay_ground, packed_weights_of
-from trivium.engine.report import WEIGHTS, describe_platform, process_use, resident_bytes, weight_use
+from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, process_use, resident_bytes, weight_use
 from trivium.execute.encoder_runner import WHY_EAGER
 from trivium.formats.huggingface import HFDirectory
-from trivium.kernels.facts import slower_than_could_be
 from trivium.kernels.ops import ENCODER_OPS, Ops
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
@@ -75,7 +74,7 @@ def report_encoder(plan: EncoderPlan) -> Report:
         kernels=tuple(_kernels(plan.ground.ops)),
         graph=GRAPH,
         memory=(weight_use(plan.weights), process_use()),
-        fallbacks=tuple(slower_than_could_be(plan.ground.ops, None)),
+        fallbacks=fallbacks_of(plan.ground, None),
         adjustments=config.adjustments,
     )
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trivium.config.resolve import EngineConfig
-from trivium.engine.plan import StartPlan
+from trivium.engine.plan import Ground, StartPlan
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.kernels.facts import planned_graph, slower_than_could_be
-from trivium.kernels.ops import ENCODER_OPS, Ops
+from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.rope import rope_table_bytes
@@ -46,7 +46,7 @@ def report_plan(plan: StartPlan, context: int | None = None) -> Report:
         graph=planned_graph(plan.ground.ops),
         memory=tuple(_planned_memory(plan)),
         room=room_for(config, context),
-        fallbacks=tuple(slower_than_could_be(plan.ground.ops, plan.spec.quantization)),
+        fallbacks=fallbacks_of(plan.ground, plan.spec.quantization),
         adjustments=config.adjustments,
     )
 
@@ -93,6 +93,12 @@ def describe_platform(selection: Selection) -> PlatformReport:
             ConsideredPlatform(one.name, one.detection.state, one.detection.reason) for one in selection.considered
         ),
     )
+
+
+def fallbacks_of(ground: Ground, quantization: str | None) -> tuple[str, ...]:
+    """A platform's op that is wrong shows as one that the reference runs; the rest of what is not used is told beside."""
+    others = [problem for problem in ground.problems if problem.partition(":")[0] not in OP_NAMES]
+    return (*slower_than_could_be(ground.ops, quantization), *others)
 
 
 def room_for(config: EngineConfig, context: int | None) -> Room:

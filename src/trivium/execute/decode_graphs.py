@@ -96,6 +96,9 @@ class DecodeGraphs:
             except torch.OutOfMemoryError as error:
                 self.why_fewer = f"no memory to capture steps of {size} rows"
                 log.warning("%s: %s", self.why_fewer, error)
+            except RuntimeError as error:  # streams, handles: what else a vendor counts
+                self.why_fewer = f"steps of {size} rows could not be captured: {error}"
+                log.warning("%s", self.why_fewer)
 
     def _compute(self, size: int) -> Tensor:
         columns = self._columns[size]

@@ -8,6 +8,7 @@ The answer goes to its own file descriptor: vendors' libraries print what they l
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def _read(sent: bytes, question: Question, code: int) -> Asked[Any]:
 def main(name: str, question: str, descriptor: int) -> None:
     from trivium.platform.select import load_platform
 
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer; nobody will look at its memory
     with open(descriptor, "wb") as answers:
         try:
             _, ask = _QUESTIONS[question]

@@ -1,0 +1,190 @@
+"""Every lie is caught before or at its first use: refused in a sentence, or worked around and said; no wrong token, no crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import liar_ops
+import liar_platform
+import pytest
+from plugin_files import write_metadata
+
+from trivium.config.options import EngineOptions
+from trivium.engine.core import EngineCore
+from trivium.engine.examine import foresee
+from trivium.engine.preview import PreviewRequest
+from trivium.platform.select import select_platform
+from trivium.types.errors import ConfigError, InvalidRequestError
+from trivium.types.request import Request, Sampling, Stopping
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "torch_dtype": "float32",
+    "tie_word_embeddings": False,
+}
+
+# Before the engine starts, in the process that asks first.
+REFUSED = {
+    "a dtype that is none": "it computes in float4, and there are float32, bfloat16, float16",
+    "more free than there is": "bytes of memory are free",
+    "wrong total memory": "of which this process may use",
+    "no threads": "it has 0 threads",
+    "a crash when asked": "was killed by SIGSEGV when asked to detect",
+    "an error when asked": "failed when asked for capabilities: OSError: error 107030",
+    "answers of another kind": "answered static with a dict",
+    "a changed contract": "speaks contract 3, and 1 and 2 are served",
+    "an older contract, changed": "has no give_back_unused, which the contract that it speaks asks for",
+    "an impossible limit": "runs sequences of 0 tokens at most",
+    "an error while negotiating": "failed when asked for negotiate: KeyError: 'EZ9999'",
+    "a say in what is not its own": "wants to change 'seed', in which it has no say",
+    "a silent change": "max_num_seqs 4 cannot be kept, since that is what we tested: give 1",
+    "something else for ops": "gave a dict as its ops",
+}
+# At the start, by trying: the reference runs in its place, and the report says so.
+DEMOTED = {
+    "a miscompiled op": ("linear", "numbers further from the reference"),
+    "an op wrong for odd shapes only": ("rms_norm", "numbers further from the reference"),
+    "an op that is not there": ("rotary", "NotImplementedError: no kernel image is available"),
+    "a result of another shape": ("gated", "a result of shape"),
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With the liar installed."""
+    write_metadata(tmp_path / "site", "trivium-platform-liar", "0.1", {"liar": "liar_platform:make"})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(liar_ops.PRESSURE, "is_on", False)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path / "model"
+
+
+def options(model: Path, device: str = "liar", **values: Any) -> EngineOptions:
+    given = {"load_format": "dummy", "seed": 1, "num_threads": 1, "max_num_seqs": 4, "dtype": "float32"} | values
+    return EngineOptions(model=str(model), device=device, **given)
+
+
+def submit(core: EngineCore, name: str, prompt: range) -> None:
+    core.add(Request(name, tuple(prompt), Sampling(seed=0, temperature=0.0), Stopping(max_tokens=6), arrival=0.0))
+
+
+def finish(core: EngineCore) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Tokens, and errors, by request."""
+    tokens: dict[str, list[int]] = {}
+    errors: dict[str, str] = {}
+    while core.has_work:
+        for delta in core.step():
+            tokens.setdefault(delta.request_id, []).extend(delta.tokens)
+            if delta.error is not None:
+                errors[delta.request_id] = delta.error
+    core.assert_balanced()
+    return tokens, errors
+
+
+@pytest.fixture
+def right_tokens(model: Path) -> list[int]:
+    core = EngineCore(options(model, "cpu", kernels="reference"))
+    submit(core, "r", range(3, 21))
+    return finish(core)[0]["r"]
+
+
+def test_without_a_lie_it_runs(model: Path, right_tokens: list[int]) -> None:
+    core = EngineCore(options(model, kernels="reference"))
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
+
+
+@pytest.mark.parametrize("lie", REFUSED)
+def test_a_lie_that_can_be_seen_is_refused_in_a_sentence(
+    lie: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, lie)
+    foreseen = foresee(PreviewRequest(options(model)))
+    assert foreseen.refusal is not None and REFUSED[lie] in foreseen.refusal.reason
+    with pytest.raises(ConfigError) as raised:
+        EngineCore(options(model))
+    assert str(raised.value) == foreseen.refusal.reason
+
+
+def test_a_liar_does_not_keep_others_from_running(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "a crash when asked")
+    selection = select_platform("auto")
+    assert selection.platform.name in ("cpu", "cuda")
+    assert [one.detection.state for one in selection.considered if one.name == "liar"] == ["broken"]
+
+
+@pytest.mark.parametrize("lie", DEMOTED)
+def test_an_op_that_is_wrong_is_never_used(
+    lie: str, model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, lie)
+    core = EngineCore(options(model))
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
+    op, said = DEMOTED[lie]
+    chosen = {choice.op: choice for choice in core.card.report.kernels}
+    assert chosen[op].kernel == "reference" and said in chosen[op].reason
+    assert chosen["embed"].kernel == "liar"
+    assert any(line.startswith(op) and said in line for line in core.card.report.fallbacks)
+
+
+def test_a_replay_of_what_was_is_not_replayed(
+    model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "a replay of what was")
+    core = EngineCore(options(model))
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
+    assert "captured steps: a replay gives what another input gave" in core.card.report.fallbacks
+    assert core.execution_stats().replayed_steps == 0
+
+
+def test_captures_end_where_the_streams_do(
+    model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "too few streams")
+    core = EngineCore(options(model))
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
+    assert f"steps of {liar_ops.MOST_STREAMS} numbers of rows" in core.card.graph
+    assert "stream resources are insufficient" in core.card.graph
+
+
+def test_memory_that_is_short_only_under_pressure_costs_only_the_request_that_is_too_large(
+    model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "no memory under pressure")
+    core = EngineCore(options(model))
+    liar_ops.PRESSURE.is_on = True
+    submit(core, "small", range(3, 21))
+    submit(core, "large", range(3, 60))
+    tokens, errors = finish(core)
+    assert tokens["small"] == right_tokens
+    assert errors.keys() == {"large"}
+    liar_ops.PRESSURE.is_on = False
+    submit(core, "after", range(3, 21))
+    assert finish(core) == ({"after": right_tokens}, {})
+
+
+def test_an_index_that_the_device_would_not_survive_never_reaches_it(
+    model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "an abort at a bad index")
+    core = EngineCore(options(model))
+    with pytest.raises(InvalidRequestError, match="token id 97 is outside the vocabulary of 97"):
+        submit(core, "bad", range(90, 98))
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
