@@ -96,7 +96,7 @@ def _cards(record: Record, results: Results) -> Iterator[str]:
 
 
 def _run_cards(label: str, figures: RunFigures, *, found_by_search: bool) -> Iterator[str]:
-    yield _card("output", f"{figures.output_tokens_per_s:.1f}", "tokens/s", label)
+    yield _card("output", f"{figures.output_tokens_per_s:.1f}", "tok/s", label)
     for name, spread in (("TTFT p50", figures.ttft_ms), ("TPOT p50", figures.tpot_ms), ("E2E p50", figures.e2e_ms)):
         if spread is not None:
             yield _card(name, significant(spread.p50), "ms", f"p99 {significant(spread.p99)} ms")
@@ -118,7 +118,7 @@ def _prefix_cards(alone: RunFigures, shared: RunFigures) -> Iterator[str]:
             beside = f"nothing shared: {significant(before.p50)} ms, {before.p50 / max(after.p50, 1e-9):.2f} ×"
             yield _card(f"{name}, shared", significant(after.p50), "ms", beside)
     faster = shared.output_tokens_per_s / max(alone.output_tokens_per_s, 1e-9)
-    yield _card("output, shared", f"{shared.output_tokens_per_s:.1f}", "tokens/s", f"{faster:.2f} × nothing shared")
+    yield _card("output, shared", f"{shared.output_tokens_per_s:.1f}", "tok/s", f"{faster:.2f} × nothing shared")
 
 
 def _card(what: str, value: str, unit: str, beside: str) -> str:
