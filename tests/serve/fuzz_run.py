@@ -208,7 +208,7 @@ async def _work(port: int, requests: Requests, left: Iterator[int], findings: Fi
 def _may_be_cut(request: FuzzRequest) -> bool:
     """Headers that are refused are answered, but the answer is lost where more was on its way; so is the second of two
     after a refusal that ends the connection."""
-    has_odd_headers = any(not value.isprintable() for _, value in request.headers)
+    has_odd_headers = any(not (name.isascii() and value.isprintable()) for name, value in request.headers)
     too_large = len(request.headers) > 200 or len(request.head()) > 60_000
     return request.delivery is Delivery.TWICE or has_odd_headers or too_large
 
