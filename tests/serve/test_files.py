@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -12,6 +15,8 @@ import pytest
 from openapi_schemas import assert_conforms, without_nulls
 from server_process import ServerProcess
 from wire import connection, read_answer
+
+from trivium.serve.openai.files import HeldFileResponse
 
 DATA = bytes(range(256)) * 20_000  # 5 MB: several pieces on the wire
 
@@ -44,6 +49,24 @@ def test_m6_the_content_is_streamed_and_can_be_resumed(server: ServerProcess, cl
     answer = server.get(f"/v1/files/{file.id}/content", headers={"range": "bytes=10-19"})
     assert (answer.status_code, answer.content) == (206, DATA[10:20])
     client.files.delete(file.id)
+
+
+def test_a_file_that_is_deleted_while_it_is_sent_comes_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    response = HeldFileResponse(path, "data.bin")
+    path.unlink()
+    received: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        received.append(message.get("body", b""))
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "headers": [], "asgi": {"spec_version": "2.4"}}
+    asyncio.run(response(scope, receive, send))
+    assert b"".join(received) == DATA
 
 
 def test_files_conform_to_the_specification(server: ServerProcess) -> None:

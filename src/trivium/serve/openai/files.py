@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from trivium.records.files import FileRecord
 from trivium.serve.errors import ApiError, invalid
@@ -48,6 +52,25 @@ class DeletedFile(Struct, frozen=True):
     id: str
     deleted: bool = True
     object: Literal["file"] = "file"
+
+
+class HeldFileResponse(FileResponse):
+    """A file that is open from the beginning on: to delete it meanwhile cuts nobody off."""
+
+    def __init__(self, path: Path, filename: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        super().__init__(
+            f"/dev/fd/{self._descriptor}",
+            media_type="application/octet-stream",
+            filename=filename,
+            stat_result=os.fstat(self._descriptor),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self._descriptor)
 
 
 class FileQuery(ListQuery, frozen=True):
@@ -98,9 +121,10 @@ async def retrieve_file(state: ServerState, request: Request) -> Response:
 
 async def file_content(state: ServerState, request: Request) -> Response:
     record = await found_file(state, request.path_params["file_id"])
-    return FileResponse(
-        state.records.files.path(record), media_type="application/octet-stream", filename=record.filename
-    )
+    try:
+        return await asyncio.to_thread(HeldFileResponse, state.records.files.path(record), record.filename)
+    except FileNotFoundError:
+        raise _no_such_file(record.id) from None  # deleted meanwhile
 
 
 async def delete_file(state: ServerState, request: Request) -> Response:
