@@ -14,7 +14,7 @@ from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
 from trivium.engine.plan import StartPlan, plan_start
-from trivium.engine.report import report_start, resident_bytes
+from trivium.engine.report import report_start
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
 from trivium.execute.rows import Rows
@@ -43,7 +43,6 @@ class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
     def __init__(self, options: EngineOptions) -> None:
-        before = resident_bytes()
         plan = plan_start(options)
         self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
         options = self.config.options  # as the platform can serve them
@@ -81,7 +80,7 @@ class EngineCore:
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
             warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
             self._runner.graph.count_anew()
-        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph, before)
+        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph)
         self.card = _card(self.config, spec, report)
         self._scheduler = Scheduler(
             limits,

@@ -10,7 +10,6 @@ import torch
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig
 from trivium.engine.plan_encoder import EncoderPlan, plan_encoder, report_encoder_start
-from trivium.engine.report import resident_bytes
 from trivium.execute.encoder_runner import EncoderRunner
 from trivium.formats.huggingface import HFDirectory
 from trivium.models.encoder import Encoder
@@ -32,7 +31,6 @@ from trivium.types.request import Request
 
 class EncoderCore:
     def __init__(self, options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> None:
-        before = resident_bytes()
         plan = plan_encoder(options, source, family)
         self.config, options = plan.config, plan.ground.options
         plan.ground.open_device()
@@ -47,7 +45,7 @@ class EncoderCore:
                 max_waiting=options.max_waiting,
             )
         )
-        self.card = _card(self.config, plan.spec, report_encoder_start(plan, model, before))
+        self.card = _card(self.config, plan.spec, report_encoder_start(plan, model))
 
     @property
     def has_work(self) -> bool:

@@ -31,6 +31,7 @@ from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
 from trivium.platform.contract import Platform
+from trivium.platform.host_memory import resident_bytes
 from trivium.platform.plugins import installed_plugins
 from trivium.platform.select import Selection, select_platform
 from trivium.types.errors import ConfigError, TriviumError
@@ -51,6 +52,7 @@ class Ground:
     dtype: str  # of activations
     ops: Ops
     problems: tuple[str, ...]  # what of the platform's own kernels is not used, and why
+    process_bytes: int  # that this process had before any weight
 
     @property
     def platform(self) -> Platform:
@@ -106,7 +108,9 @@ def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts) 
     options, adjusted = settle_with_platform(options, decisions)
     dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
     ops, problems = _ops(platform, options, capabilities, dtype)
-    return Ground(selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops, problems)
+    return Ground(
+        selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops, problems, resident_bytes()
+    )
 
 
 def asked(platform: Platform, what: str, method: Callable[..., T], *arguments: Any) -> T:

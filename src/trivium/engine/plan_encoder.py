@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig, resolve_encoder
 from trivium.engine.plan import Ground, choose_platform, lay_ground, packed_weights_of
-from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, process_use, resident_bytes, weight_use
+from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, process_use, weight_use
 from trivium.execute.encoder_runner import WHY_EAGER
 from trivium.formats.huggingface import HFDirectory
 from trivium.kernels.ops import ENCODER_OPS, Ops
@@ -22,6 +22,7 @@ from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import encoder_weight_memory, locate_encoder_weights, random_encoder_memory
 from trivium.models.packed_weights import PackedWeights
 from trivium.models.weight_memory import WeightMemory
+from trivium.platform.host_memory import resident_bytes
 from trivium.types.errors import ConfigError
 from trivium.types.facts import EncoderFacts, ModelFacts
 from trivium.types.report import Happened, KernelChoice, ModelReport, Report
@@ -73,13 +74,13 @@ def report_encoder(plan: EncoderPlan) -> Report:
         ),
         kernels=tuple(_kernels(plan.ground.ops)),
         graph=GRAPH,
-        memory=(weight_use(plan.weights), process_use()),
+        memory=(weight_use(plan.weights), process_use(plan.ground)),
         fallbacks=fallbacks_of(plan.ground, None),
         adjustments=config.adjustments,
     )
 
 
-def report_encoder_start(plan: EncoderPlan, model: Encoder, resident_before: int) -> Report:
+def report_encoder_start(plan: EncoderPlan, model: Encoder) -> Report:
     planned = report_encoder(plan)
     used = {WEIGHTS: model.weight_bytes}
     return replace(
@@ -90,7 +91,7 @@ def report_encoder_start(plan: EncoderPlan, model: Encoder, resident_before: int
             graph=GRAPH,
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
-            resident_before_bytes=resident_before,
+            resident_before_bytes=plan.ground.process_bytes,
         ),
     )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -19,6 +17,7 @@ from trivium.models.kv_cache import KVCache
 from trivium.models.rope import rope_table_bytes
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_memory import WeightMemory
+from trivium.platform.host_memory import resident_bytes
 from trivium.platform.select import Selection
 from trivium.types.kv import blocks_needed, row_bytes
 from trivium.types.report import (
@@ -58,7 +57,6 @@ def report_start(
     kv: KVCache,
     rows: Rows,
     graph: GraphMode,
-    resident_before: int,
 ) -> Report:
     """The plan's report with what was counted beside it. `config` is the final one."""
     planned = report_plan(plan)
@@ -74,7 +72,7 @@ def report_start(
             graph=graph.state,
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
-            resident_before_bytes=resident_before,
+            resident_before_bytes=plan.ground.process_bytes,
         ),
     )
 
@@ -112,12 +110,6 @@ def room_for(config: EngineConfig, context: int | None) -> Room:
     return Room(tokens, length, min(config.options.max_num_seqs, config.num_blocks // need))
 
 
-def resident_bytes() -> int:
-    """Of this process, now. Shared pages of mapped files count."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def _describe_model(spec: ModelSpec, config: EngineConfig) -> ModelReport:
     return ModelReport(
         path=config.options.model,
@@ -148,7 +140,7 @@ def _planned_memory(plan: StartPlan) -> Iterable[MemoryUse]:
     tables = rows + sum(rope_table_bytes(rope, config.max_model_len) for rope in ropes)
     yield MemoryUse(TABLES, tables, f"tokens and blocks of {config.options.max_num_seqs} rows, rotary angles")
     yield MemoryUse(STEP, config.step_bytes, f"values of {config.max_batched_tokens} tokens, and logits")
-    yield process_use()
+    yield process_use(plan.ground)
 
 
 def weight_use(weights: WeightMemory) -> MemoryUse:
@@ -156,5 +148,5 @@ def weight_use(weights: WeightMemory) -> MemoryUse:
     return MemoryUse(WEIGHTS, weights.total_bytes, shares)
 
 
-def process_use() -> MemoryUse:
-    return MemoryUse(PROCESS, resident_bytes(), "Python, torch and the kernels, as measured before the weights")
+def process_use(ground: Ground) -> MemoryUse:
+    return MemoryUse(PROCESS, ground.process_bytes, "Python, torch and the kernels, as measured before the weights")

@@ -58,8 +58,17 @@ def stored(weight: LinearWeight) -> Weight:
 def distinct_bytes(weights: Iterable[LinearWeight]) -> int:
     """That they take together; what two of them share counts once."""
     tensors = (weight if isinstance(weight, Tensor) else weight.data for weight in weights)
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
-    return sum(storages.values())
+    total, end = 0, 0
+    for first, last in sorted(_span(tensor) for tensor in tensors if tensor.numel()):
+        total += max(0, last - max(first, end))
+        end = max(end, last)
+    return total
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of its first byte, and of the one behind its last."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.itemsize
 
 
 @dataclass(frozen=True)

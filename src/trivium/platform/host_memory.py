@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -26,3 +27,9 @@ def _read_int(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # absent, or "max"
         return None
+
+
+def resident_bytes() -> int:
+    """Of this process, now. Shared pages of mapped files count."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
