@@ -11,8 +11,9 @@ from encoders import ENCODERS, POSITIONS, SCORERS, VOCAB_SIZE, TinyEncoder, enco
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
+from trivium.llm.llm import LLM
 from trivium.store import ModelStore
-from trivium.types.errors import ModelFileError, UnsupportedModelError
+from trivium.types.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
 
 LENGTHS = (1, 2, 3, 17, 64, 129, 255, 256)
 
@@ -139,3 +140,14 @@ def test_minilm_makes_the_vectors_that_transformers_makes(minilm: Path) -> None:
     assert_close(together, want)
     for place in range(0, 64, 9):
         assert_close(encode(core, [texts[place]]), want[place][None])
+
+
+def test_a_program_gets_the_same_vectors_as_the_engine_makes(minilm: Path) -> None:
+    texts = ["a cat", "a dog on a very long leash"]
+    with LLM(str(minilm), num_threads=1, packed_cache_bytes=0) as llm:
+        outputs = llm.embed(texts)
+        assert llm.card.task == "embed"
+        with pytest.raises(InvalidRequestError, match="is an encoder"):
+            llm.generate("a cat")
+    got = torch.stack([torch.frombuffer(bytearray(one.embedding), dtype=torch.float32) for one in outputs])
+    assert torch.equal(got, encode(open_encoder(minilm), [one.prompt_token_ids for one in outputs]))

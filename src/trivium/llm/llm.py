@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from trivium.engine.messages import Stats
 from trivium.llm.async_llm import AsyncLLM
-from trivium.llm.outputs import BeamSearchOutput, RequestOutput
+from trivium.llm.outputs import BeamSearchOutput, EmbeddingOutput, RequestOutput
 from trivium.llm.params import BeamSearchParams, SamplingParams
 from trivium.llm.prompts import Prompt, as_prompts
 from trivium.text.tokenizer import Tokenizer
@@ -112,6 +112,20 @@ class LLM:
             return await asyncio.gather(*[self._llm.beam_search(prompt, params) for prompt in listed])
 
         return self._thread.run(search())
+
+    def embed(self, prompts: Prompt | Sequence[Prompt]) -> list[EmbeddingOutput]:
+        """What the model makes of each prompt, as a vector; see AsyncLLM.embed."""
+        listed = as_prompts(prompts)
+        room = asyncio.Semaphore(max(self._llm.options.max_waiting, 1))  # the engine would refuse the rest
+
+        async def one(prompt: Prompt) -> EmbeddingOutput:
+            async with room:
+                return await self._llm.embed(prompt)
+
+        async def embed_all() -> list[EmbeddingOutput]:
+            return await asyncio.gather(*[one(prompt) for prompt in listed])
+
+        return self._thread.run(embed_all())
 
     def get_tokenizer(self) -> Tokenizer | None:
         """None with skip_tokenizer_init."""

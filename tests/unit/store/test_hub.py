@@ -142,3 +142,22 @@ def test_a_repository_from_which_no_model_can_be_told_says_what_there_is(
 def test_a_projector_beside_the_model_is_not_taken_for_it() -> None:
     chosen = choose_files("org/a", remote("mmproj-a-f16.gguf", "a-Q8_0.gguf"), None)
     assert [file.path for file in chosen] == ["a-Q8_0.gguf"]
+
+
+def test_descriptions_of_an_encoders_modules_come_with_it() -> None:
+    paths = (
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "onnx/model.onnx",
+        "a/b/config.json",
+    )
+    assert [file.path for file in choose_files("org/a", remote(*paths), None)] == [
+        "config.json",
+        "1_Pooling/config.json",
+        "model.safetensors",
+        "modules.json",
+    ]
+    without = [path for path in paths if path != "modules.json"]
+    assert "1_Pooling/config.json" not in [file.path for file in choose_files("org/a", remote(*without), None)]

@@ -28,4 +28,6 @@ QWEN3 = Family(
     gguf_spec=from_gguf,
     hf_places=HF_PLACES,
     gguf_places=GGUF_PLACES,
+    # Qwen3-Embedding's checkpoints are of the decoder without its head, whose names have no beginning.
+    hf_prefixes=tuple((name, f"model.{name}") for name in ("embed_tokens.", "layers.", "norm.")),
 )
