@@ -72,12 +72,13 @@ bench:
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python bench/prefix_sharing.py
 
-# The engine beside its peers on this machine's processor; those that `make bench-peers` could install.
+# The engine beside its peers on this machine's processor; those that `make bench-peers` could install. Then every op
+# beside the torch reference. BENCH: options of bench/bench_cpu.py.
 PEERS ?= .peers
 bench-cpu:
 	@$(PYTHON) tools/setup.py
 	@$(BIN)/trivium pull smollm2
-	@$(BIN)/python bench/bench_cpu.py --peers $(PEERS)
+	@$(BIN)/python bench/bench_cpu.py --peers $(PEERS) $(BENCH)
 	@$(BIN)/python bench/bench_kernels.py
 
 bench-peers:

@@ -87,7 +87,9 @@ def engine_commands(args: argparse.Namespace, evidence: Evidence) -> dict[str, E
             continue
         script, python = SCRIPTS / peer.script, peer.python(args.peers)
         model = model_for(peer, args.peers, gguf)
-        commands[peer.name] = EngineCommand(peer.name, python, script, model, args.threads, args.clock)
+        commands[peer.name] = EngineCommand(
+            peer.name, python, script, model, args.threads, args.clock, skips=peer.skips
+        )
     return commands
 
 

@@ -32,7 +32,7 @@ class EngineCommand:
     threads: int
     clock: Clock = "wall"
     settings: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    skips: str = ""  # letters of workloads
 
     def argv(self) -> list[str]:
         settings = [word for setting in self.settings for word in ("--setting", setting)]
@@ -43,6 +43,7 @@ class EngineCommand:
 class EngineProcess:
     def __init__(self, command: EngineCommand, log: Path) -> None:
         self.name = command.name
+        self.skips = command.skips
         self.has_failed = False
         self._log = log
         self._clock = command.clock
@@ -54,7 +55,7 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(command.threads), **dict(command.environment)},
+                env={**os.environ, "OMP_NUM_THREADS": str(command.threads)},
             )
         self.about = self._read()
 

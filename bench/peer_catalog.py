@@ -27,6 +27,7 @@ class Peer:
     cmake_args: str | None = None  # its own build from source, with these
     unwanted: tuple[str, ...] = ()  # comes with it, and does not fit
     mask: Mask | None = None  # only beside ours under the same restriction
+    skips: str = ""  # letters of workloads that are not its own: without reuse of prefixes, d takes minutes
 
     def python(self, home: Path) -> Path:
         return home / self.name / "bin" / "python"
@@ -51,8 +52,9 @@ PEERS = (
         # All but the first two are for the conversion.
         ("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1", TORCH, "transformers==5.22.2", "onnx-ir", "onnx", "gguf"),
         form="onnx",
+        skips="d",
     ),
-    Peer("transformers", "run_transformers.py", ("transformers==5.22.2", TORCH, "gguf"), form="safetensors"),
+    Peer("transformers", "run_transformers.py", ("transformers==5.22.2", TORCH, "gguf"), form="safetensors", skips="d"),
     Peer(
         "llama.cpp-no-amx",
         "run_llama_cpp.py",

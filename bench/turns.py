@@ -43,7 +43,7 @@ class Turns:
                         self._measure(model, workload, engine, repeat)
 
     def _measure(self, model: str, workload: Workload, engine: EngineProcess, repeat: int) -> None:
-        if engine.has_failed:
+        if engine.has_failed or workload.name[0] in engine.skips:
             return
         with self._turn(engine):
             clock = MachineClock(engine)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "ops.h"
@@ -74,6 +75,18 @@ void multiply(const Kernels& kernels, const Activations& x, const Task& task, co
     }
 }
 
+// A number that is greater for the likelier expert, and for the lower one of equals. What is not a number comes first, so
+// that it is seen in the result.
+uint64_t routing_key(float logit, int64_t expert) {
+    const float value = (std::isnan(logit) ? INFINITY : logit) + 0.0f;  // which makes -0 equal 0
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | 0x80000000;
+    return uint64_t{bits} << 32 | ~static_cast<uint32_t>(expert);
+}
+
+int64_t expert_of_key(uint64_t key) { return ~static_cast<uint32_t>(key); }
+
 }  // namespace
 
 void Ops::route(const Tensor& logits, bool normalized, const Tensor& ids, const Tensor& shares) {
@@ -93,22 +106,21 @@ void Ops::route(const Tensor& logits, bool normalized, const Tensor& ids, const 
     const std::lock_guard lock(one_call_);
     const int64_t tokens_per_task = cheap_rows_per_task(tokens, 16 * num_experts);
     pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
-        std::vector<int64_t> order(static_cast<size_t>(num_experts));
+        std::vector<uint64_t> order(static_cast<size_t>(num_experts));
+        std::vector<float> powers(static_cast<size_t>(num_experts));
         const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
         for (int64_t token = task * tokens_per_task; token < last; ++token) {
             const float* const row = logits.as<const float>() + token * num_experts;
-            for (int64_t i = 0; i < num_experts; ++i) order[static_cast<size_t>(i)] = i;
-            // What is not a number comes first, so that it is seen in the result; of equals, the lower expert.
-            const auto key = [row](int64_t i) { return std::isnan(row[i]) ? INFINITY : row[i]; };
-            const auto likelier = [key](int64_t a, int64_t b) { return key(a) > key(b) || (key(a) == key(b) && a < b); };
-            std::partial_sort(order.begin(), order.begin() + choices, order.end(), likelier);
-            const float highest = row[order[0]];
+            for (int64_t i = 0; i < num_experts; ++i) order[static_cast<size_t>(i)] = routing_key(row[i], i);
+            std::partial_sort(order.begin(), order.begin() + choices, order.end(), std::greater<>());
+            const float highest = row[expert_of_key(order[0])];
             float all = 0.0f, chosen = 0.0f;
-            for (int64_t i = 0; i < num_experts; ++i) all += std::exp(row[i] - highest);
+            for (int64_t i = 0; i < num_experts; ++i) all += powers[static_cast<size_t>(i)] = std::exp(row[i] - highest);
             float* const share = shares.as<float>() + token * choices;
             for (int64_t i = 0; i < choices; ++i) {
-                ids.as<int64_t>()[token * choices + i] = order[static_cast<size_t>(i)];
-                share[i] = std::exp(row[order[static_cast<size_t>(i)]] - highest) / all;
+                const int64_t expert = expert_of_key(order[static_cast<size_t>(i)]);
+                ids.as<int64_t>()[token * choices + i] = expert;
+                share[i] = powers[static_cast<size_t>(expert)] / all;
                 chosen += share[i];
             }
             for (int64_t i = 0; normalized && i < choices; ++i) share[i] /= chosen;
