@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +10,10 @@ from msgspec.structs import replace
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig, resolve_encoder
 from trivium.engine.plan import Ground, choose_platform, lay_ground, packed_weights_of
-from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, process_use, weight_use
+from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, kernels_of, process_use, weight_use
 from trivium.execute.encoder_runner import WHY_EAGER
 from trivium.formats.huggingface import HFDirectory
-from trivium.kernels.ops import ENCODER_OPS, Ops
+from trivium.kernels.ops import ENCODER_OPS
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import read_encoder_spec
@@ -25,7 +24,7 @@ from trivium.models.weight_memory import WeightMemory
 from trivium.platform.host_memory import resident_bytes
 from trivium.types.errors import ConfigError
 from trivium.types.facts import EncoderFacts, ModelFacts
-from trivium.types.report import Happened, KernelChoice, ModelReport, Report
+from trivium.types.report import Happened, ModelReport, Report
 
 OPS_OF_ENCODERS = ("embed", "linear", *ENCODER_OPS)
 GRAPH = f"none: {WHY_EAGER}"
@@ -72,10 +71,10 @@ def report_encoder(plan: EncoderPlan) -> Report:
             block_size=0,
             num_blocks=0,
         ),
-        kernels=tuple(_kernels(plan.ground.ops)),
+        kernels=kernels_of(plan.ground.ops, OPS_OF_ENCODERS),
         graph=GRAPH,
         memory=(weight_use(plan.weights), process_use(plan.ground)),
-        fallbacks=fallbacks_of(plan.ground, None),
+        fallbacks=fallbacks_of(plan.ground, OPS_OF_ENCODERS, None),
         adjustments=config.adjustments,
     )
 
@@ -87,7 +86,7 @@ def report_encoder_start(plan: EncoderPlan, model: Encoder) -> Report:
         planned,
         memory=tuple(replace(item, used_bytes=used.get(item.what)) for item in planned.memory),
         happened=Happened(
-            kernels=tuple(_kernels(model.ops)),
+            kernels=kernels_of(model.ops, OPS_OF_ENCODERS),
             graph=GRAPH,
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
@@ -115,8 +114,3 @@ def _weight_memory(
         return random_encoder_memory(spec, ground.ops, dtype)
     located = locate_encoder_weights(source, family)
     return encoder_weight_memory(located, ground.ops, dtype, ground.capabilities.device, packed.has)
-
-
-def _kernels(ops: Ops) -> Iterable[KernelChoice]:
-    for op in OPS_OF_ENCODERS:
-        yield KernelChoice(op, ops.providers[op].name, ops.providers[op].reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -41,11 +41,11 @@ def report_plan(plan: StartPlan, context: int | None = None) -> Report:
     return Report(
         platform=describe_platform(plan.ground.selection),
         model=_describe_model(plan.spec, config),
-        kernels=tuple(_kernels(plan.ground.ops, plan.spec)),
+        kernels=kernels_of(plan.ground.ops, ops_of(plan.spec)),
         graph=planned_graph(plan.ground.ops),
         memory=tuple(_planned_memory(plan)),
         room=room_for(config, context),
-        fallbacks=fallbacks_of(plan.ground, plan.spec.quantization),
+        fallbacks=fallbacks_of(plan.ground, ops_of(plan.spec), plan.spec.quantization),
         adjustments=config.adjustments,
     )
 
@@ -68,7 +68,7 @@ def report_start(
         adjustments=config.adjustments,
         memory=tuple(replace(item, used_bytes=used.get(item.what)) for item in planned.memory),
         happened=Happened(
-            kernels=tuple(_kernels(model.ops, model.spec)),
+            kernels=kernels_of(model.ops, ops_of(model.spec)),
             graph=graph.state,
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
@@ -93,10 +93,10 @@ def describe_platform(selection: Selection) -> PlatformReport:
     )
 
 
-def fallbacks_of(ground: Ground, quantization: str | None) -> tuple[str, ...]:
+def fallbacks_of(ground: Ground, used: Collection[str], quantization: str | None) -> tuple[str, ...]:
     """A platform's op that is wrong shows as one that the reference runs; the rest of what is not used is told beside."""
     others = [problem for problem in ground.problems if problem.partition(":")[0] not in OP_NAMES]
-    return (*slower_than_could_be(ground.ops, quantization), *others)
+    return (*slower_than_could_be(ground.ops, used, quantization), *others)
 
 
 def room_for(config: EngineConfig, context: int | None) -> Room:
@@ -123,10 +123,13 @@ def _describe_model(spec: ModelSpec, config: EngineConfig) -> ModelReport:
     )
 
 
-def _kernels(ops: Ops, spec: ModelSpec) -> Iterable[KernelChoice]:
-    for op, provider in ops.providers.items():
-        if op not in ENCODER_OPS and (spec.moe is not None or op not in SPARSE_OPS):
-            yield KernelChoice(op, provider.name, provider.reason)
+def ops_of(spec: ModelSpec) -> list[str]:
+    """Those that a model of this kind calls."""
+    return [op for op in OP_NAMES if op not in ENCODER_OPS and (spec.moe is not None or op not in SPARSE_OPS)]
+
+
+def kernels_of(ops: Ops, used: Iterable[str]) -> tuple[KernelChoice, ...]:
+    return tuple(KernelChoice(op, ops.providers[op].name, ops.providers[op].reason) for op in used)
 
 
 def _planned_memory(plan: StartPlan) -> Iterable[MemoryUse]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.kv_layout import LaneLayout
 from trivium.kernels.ops import Ops
@@ -73,10 +75,11 @@ def planned_graph(ops: Ops) -> str:
     return "none: these kernels have no graph mode" if ops.record is None else "recorded once, replayed for every step"
 
 
-def slower_than_could_be(ops: Ops, quantization: str | None) -> list[str]:
-    """What a plan must say aloud: ops that the reference runs though nobody asked for it, and expanded weights."""
+def slower_than_could_be(ops: Ops, used: Collection[str], quantization: str | None) -> list[str]:
+    """What a plan must say aloud: used ops that the reference runs though nobody asked for it, and expanded weights."""
     said: dict[str, list[str]] = {}
-    for op, provider in ops.providers.items():
+    for op in used:
+        provider = ops.providers[op]
         if provider.name == REFERENCE and provider.reason not in ("asked for", "the fastest here"):
             said.setdefault(provider.reason, []).append(op)
     lines = [f"{', '.join(names)}: the reference runs, since {reason}" for reason, names in said.items()]

@@ -50,6 +50,7 @@ INTERESTING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "am
 # Sums are exact to the order in float32, and the native kernels take float32 activations.
 DTYPES = ("float32", "bfloat16", "float16")
 MOST_THREADS = 1024  # more are a slip
+LEAST_FREE_BYTES = 1 << 30  # the process itself takes a quarter of it
 
 
 class CpuPlatform:
@@ -143,6 +144,7 @@ class CpuPlatform:
     def precheck(self) -> tuple[Check, ...]:
         return run_prechecks(
             (
+                lambda: check_free_memory(*usable_memory()),
                 lambda: _check_threads(*usable_threads(), os.cpu_count() or 1),
                 lambda: _check_load(os.getloadavg()[0], usable_threads()[0]),
                 lambda: _check_nodes(number_of_nodes()),
@@ -200,6 +202,13 @@ class CpuPlatform:
 
     def give_back_unused(self) -> None:
         pass  # the allocator does so itself
+
+
+def check_free_memory(total: int, available: int, source: str) -> Check:
+    enough = available >= LEAST_FREE_BYTES
+    shown = f"{available >> 20} of {total >> 20} MiB free ({source})"
+    remedy = "" if enough else "end what holds the rest, or raise the container's memory limit"
+    return Check("memory", "ok" if enough else "warn", shown, f">= {LEAST_FREE_BYTES >> 20} MiB free", remedy)
 
 
 def _check_threads(usable: int, source: str, present: int) -> Check:

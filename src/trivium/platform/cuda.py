@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 from typing import Any
 
 from trivium.platform.contract import (
@@ -50,6 +52,7 @@ FEATURES = {"bf16": (8, 0), "fp8": (8, 9), "tma": (9, 0), "wgmma": (9, 0)}
 DTYPES = ("bfloat16", "float16", "float32")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LEAST_FREE_SHARE = 0.5
+DEVICE_FILES = Path("/dev")
 
 
 class CudaPlatform:
@@ -167,7 +170,9 @@ class CudaPlatform:
         )
 
     def precheck(self) -> tuple[Check, ...]:
-        return run_prechecks((check_driver, check_visible, check_torch_build, check_triton, check_free_memory))
+        return run_prechecks(
+            (check_driver, check_permissions, check_visible, check_torch_build, check_triton, check_free_memory)
+        )
 
     def with_model(self, model: ModelFacts) -> LoadFacts:
         return LoadFacts(
@@ -227,6 +232,17 @@ def check_driver() -> Check:
         )
     shown = f"driver {gpus[0].driver}" if gpus else "the driver answers"
     return Check("gpu-driver", "ok", shown, wanted, "")
+
+
+def check_permissions() -> Check:
+    files = sorted(DEVICE_FILES.glob("nvidia[0-9]*"))
+    closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
+    shown = f"{closed[0]} is closed to this user" if closed else number_of(len(files), "device file")
+    remedy = "let the user into the group that owns the file, or start the container with --gpus all"
+    good = bool(files) and not closed
+    return Check(
+        "gpu-permissions", "ok" if good else "fail", shown, "device files that can be opened", "" if good else remedy
+    )
 
 
 def check_visible() -> Check:

@@ -8,7 +8,7 @@ from importlib import metadata
 
 from trivium.platform.contract import Requirement
 from trivium.platform.version_range import is_within
-from trivium.types.checks import Check
+from trivium.types.checks import Check, CheckState
 
 CORE_REQUIREMENTS = (
     Requirement("python", ">=3.11"),
@@ -44,14 +44,14 @@ def installed_version(component: str) -> str | None:
 def check_requirement(requirement: Requirement) -> Check:
     name, found = f"version-{requirement.component}", installed_version(requirement.component)
     wanted = requirement.wanted or "any"
-    wrong = "fail" if requirement.needed else "warn"
+    wrong: CheckState = "fail" if requirement.needed else "warn"
     install = f"pip install '{requirement.component}{requirement.wanted}'"
     if requirement.component in ("python", "glibc"):
         install = f"use a system with {requirement.component} {wanted}"
     if found is None:
-        return Check(name, wrong, "not installed", wanted, install)  # type: ignore[arg-type]
+        return Check(name, wrong, "not installed", wanted, install)
     if found in requirement.known_bad:
-        return Check(name, wrong, f"{found}, known to fail", wanted, install)  # type: ignore[arg-type]
+        return Check(name, wrong, f"{found}, known to fail", wanted, install)
     if not is_within(found, requirement.wanted):
-        return Check(name, wrong, found, wanted, install)  # type: ignore[arg-type]
+        return Check(name, wrong, found, wanted, install)
     return Check(name, "ok", found, wanted, "")
