@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-browser test-clients test-sanitize test-gpu bench bench-cpu bench-peers bench-gpu clean
+.PHONY: serve chat test lint test-slow test-browser test-clients test-sanitize test-neon test-gpu bench bench-cpu bench-peers bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -66,6 +66,12 @@ test-sanitize:
 	@SANITIZED_NATIVE=$$(echo build/sanitize/_native*.so) PYTHONPATH=native/test ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(BIN)/python -m pytest -p sanitized tests/parity --timeout 1200
+
+# The kernels for 64-bit Arm under an emulator, which is installed where it is missing and can be.
+test-neon:
+	@$(PYTHON) tools/setup.py test
+	@command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null || apt-get install -y -qq g++-aarch64-linux-gnu qemu-user
+	@$(BIN)/python -m pytest tests/parity/test_neon.py
 
 bench:
 	@$(PYTHON) tools/setup.py

@@ -11,6 +11,11 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace trivium {
@@ -58,6 +63,20 @@ Claims claims_of_processor() {
     claims.avx512_bf16 = claims.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
     claims.amx = claims.avx512_bf16 && tiles && may_use_tiles();
     return claims;
+}
+
+#elif defined(__aarch64__)
+
+bool claims_products_of_bytes() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#else
+    return false;
+#endif
 }
 
 #endif
@@ -181,17 +200,21 @@ std::vector<float> try_results(const Kernels& kernels) {
 std::vector<Probe> probe_instruction_sets() {
     const Kernels& baseline = baseline_kernels();
     std::vector<Probe> probes = {{&baseline, true, "every processor has it"}};
-#if defined(__x86_64__)
-    const Claims claims = claims_of_processor();
+#if defined(__x86_64__) || defined(__aarch64__)
     const std::vector<float> wanted = sample_results(baseline);
     const auto probe = [&](const Kernels& kernels, bool claimed) {
         probes.push_back(claimed ? try_out(kernels, wanted)
                                  : Probe{&kernels, false, "the processor or the system does not offer it"});
     };
+#endif
+#if defined(__x86_64__)
+    const Claims claims = claims_of_processor();
     probe(avx2_kernels(), claims.avx2);
     probe(avx512_kernels(), claims.avx512);
     probe(avx512_bf16_kernels(), claims.avx512_bf16);
     probe(amx_kernels(), claims.amx);
+#elif defined(__aarch64__)
+    probe(neon_kernels(), claims_products_of_bytes());
 #endif
     return probes;
 }

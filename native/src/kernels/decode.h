@@ -42,6 +42,8 @@ static inline Vec load_halves(const uint8_t* p) {
     return (Vec)_mm512_maskz_cvtph_ps(-1, _mm256_loadu_si256((const __m256i*)p));
 #elif defined(__F16C__)
     return (Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__aarch64__)
+    return (Vec)vcvt_f32_f16((float16x4_t)vld1_u16((const uint16_t*)p));
 #else
     typedef uint16_t Halves __attribute__((vector_size(2 * lanes)));
     Halves halves;

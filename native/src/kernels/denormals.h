@@ -15,6 +15,16 @@ public:
 private:
     static constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040;
     const unsigned before_;
+#elif defined(__aarch64__)
+    FlushDenormals() {
+        asm volatile("mrs %0, fpcr" : "=r"(before_));
+        asm volatile("msr fpcr, %0" : : "r"(before_ | flush_to_zero));
+    }
+    ~FlushDenormals() { asm volatile("msr fpcr, %0" : : "r"(before_)); }
+
+private:
+    static constexpr uint64_t flush_to_zero = uint64_t{1} << 24;  // what is taken and what is given
+    uint64_t before_;
 #else
     FlushDenormals() {}
     ~FlushDenormals() {}

@@ -9,11 +9,20 @@
 namespace trivium::TRIVIUM_ISA {
 
 static void rms_norm(const float* x, const float* weight, float eps, float* out, int64_t dim) {
-    Vec squares{};
+    constexpr int parts = 16 / lanes;  // sixteen sums for every width of vectors, and then one tree
+    Vec squares[parts] = {};
     int64_t i = 0;
-    for (; i + lanes <= dim; i += lanes) squares = fma(load(x + i), load(x + i), squares);
-    float sum = lane_sum(squares);
-    for (; i < dim; ++i) sum += x[i] * x[i];
+    for (; i + 16 <= dim; i += 16)
+        for (int p = 0; p < parts; ++p) {
+            const Vec v = load(x + i + p * lanes);
+            squares[p] = fma(v, v, squares[p]);
+        }
+    float sums[parts];
+    for (int p = 0; p < parts; ++p) sums[p] = lane_sum(squares[p]);
+    for (int left = parts; left > 1; left /= 2)
+        for (int p = 0; p < left / 2; ++p) sums[p] = sums[2 * p] + sums[2 * p + 1];
+    float sum = sums[0];
+    for (; i < dim; ++i) sum = fma(x[i], x[i], sum);
     const float scale = 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
     for (i = 0; i < dim; ++i) out[i] = x[i] * scale * weight[i];
 }
@@ -40,8 +49,8 @@ static void layer_norm(const float* x, const float* weight, const float* bias, f
 static void rotary(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim) {
     for (int64_t i = 0; i < half; ++i) {
         const float first = x[i], second = x[i + half];
-        out[i] = first * cos[i] - second * sin[i];
-        out[i + half] = second * cos[i] + first * sin[i];
+        out[i] = fma(first, cos[i], -(second * sin[i]));
+        out[i + half] = fma(second, cos[i], first * sin[i]);
     }
     for (int64_t i = 2 * half; i < dim; ++i) out[i] = x[i];
 }

@@ -58,6 +58,14 @@ static inline IntVec add_products(IntVec sum, ByteVec w, int32_t a) {
                                               _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
         return (IntVec)_mm256_add_epi32((__m256i)sum, both);
     }
+#elif defined(__ARM_FEATURE_DOTPROD)
+    const int8x16_t four = (int8x16_t)vdupq_n_s32(a);
+    if constexpr (largest <= 127) {  // the same as signed bytes
+        return (IntVec)vdotq_s32((int32x4_t)sum, (int8x16_t)w, four);
+    } else {  // w - 128 is a signed byte; what is wanting is 128 times the sum of the four
+        const int32x4_t less = vdotq_s32((int32x4_t)sum, (int8x16_t)(w ^ 128), four);
+        return (IntVec)vaddq_s32(less, vshlq_n_s32(vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), four), 7));
+    }
 #else
     int8_t four[4];
     memcpy(four, &a, sizeof four);
@@ -72,6 +80,8 @@ static inline Vec to_float(IntVec v) {
     return (Vec)_mm512_maskz_cvtepi32_ps(-1, (__m512i)v);
 #elif defined(__AVX2__)
     return (Vec)_mm256_cvtepi32_ps((__m256i)v);
+#elif defined(__aarch64__)
+    return (Vec)vcvtq_f32_s32((int32x4_t)v);
 #else
     Vec f;
     for (int i = 0; i < lanes; ++i) f[i] = static_cast<float>(v[i]);
@@ -248,6 +258,8 @@ static inline IntVec rounded(Vec v) {
     return (IntVec)_mm512_maskz_cvtps_epi32(-1, (__m512)v);
 #elif defined(__AVX2__)
     return (IntVec)_mm256_cvtps_epi32((__m256)v);
+#elif defined(__aarch64__)
+    return (IntVec)vcvtnq_s32_f32((float32x4_t)v);
 #else
     const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23
     return (IntVec)(v + rounder) - (IntVec)rounder;

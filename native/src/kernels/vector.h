@@ -8,6 +8,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace trivium::TRIVIUM_ISA {
@@ -42,6 +44,8 @@ static inline WordVec load_words(const uint8_t* p) {
 static inline Vec in_register(Vec v) {
 #if defined(__x86_64__)
     asm("" : "+v"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
 #endif
     return v;
 }
@@ -54,6 +58,16 @@ static inline Vec fma(Vec a, Vec b, Vec c) {
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
 #endif
@@ -89,6 +103,8 @@ static inline float lane_sum(Vec v) {
 static inline float lane_max(Vec v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)v);
 #else
     float largest = v[0];
     for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;

@@ -1,0 +1,158 @@
+// What every kernel computes with NEON, or on x86 with AVX2, as one fingerprint a case: both must print the same lines.
+// Arguments: a seed. Prints "case fingerprint".
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../src/cpu.h"
+
+using namespace trivium;
+
+namespace {
+
+// The standard's distributions differ from library to library; these do not.
+struct Draw {
+    std::mt19937 bits;
+    float number() {  // about normal: a sum of twelve
+        float sum = -6.0f;
+        for (int i = 0; i < 12; ++i) sum += static_cast<float>(bits() >> 8) * 0x1p-24f;
+        return sum;
+    }
+    std::vector<float> numbers(int64_t count) {
+        std::vector<float> v(static_cast<size_t>(count));
+        for (float& x : v) x = number();
+        return v;
+    }
+};
+
+template <typename T>
+unsigned long long fingerprint(const std::vector<T>& v) {
+    unsigned long long hash = 1469598103934665603ull;
+    const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(v.data());
+    for (size_t i = 0; i < v.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
+    return hash;
+}
+
+template <typename T>
+void tell(const std::string& name, const std::vector<T>& result) {
+    std::printf("%s %016llx\n", name.c_str(), fingerprint(result));
+}
+
+template <typename T>
+T* at_vector(std::vector<char>& memory, int64_t bytes) {
+    memory.resize(static_cast<size_t>(bytes) + 64);
+    return reinterpret_cast<T*>(memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64));
+}
+
+void linears(const Kernels& kernels, Draw draw) {
+    for (int t = 0; t < num_weight_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t);
+        for (const int64_t num_x : {1, 3, 8, 33}) {
+            const int64_t rows = 40, columns = 768;
+            std::vector<uint8_t> blocks(rows * bytes_of(type, columns));
+            for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(draw.bits() % 60);  // as float16: small and finite
+            const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
+            std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
+            for (int64_t i = 0; i < tiles; ++i)
+                pack_tile({type, blocks.data(), rows, columns}, 16 * i, packed.data() + i * tile_bytes);
+            const PackedMatrix matrix = {type, packed.data(), rows, columns};
+            const std::vector<float> x = draw.numbers(num_x * columns), bias = draw.numbers(rows);
+            std::vector<float> out(num_x * rows);
+            const std::string name = std::string(layout(type).name) + "/" + std::to_string(num_x);
+            if (is_float(type)) {
+                std::vector<uint32_t> laid(num_x * padded_columns(columns));
+                for (int64_t m = 0; m < num_x; ++m)
+                    kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
+                kernels.float_linear({laid.data(), num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false});
+            } else {
+                std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
+                std::vector<int8_t> q(num_x * quantized_stride(columns));
+                std::vector<int32_t> q_sums(num_x * columns / 16);
+                const QuantizedRows quantized = {q.data(),      scales.data(), sums.data(),
+                                                 q_sums.data(), columns,       quantized_stride(columns)};
+                for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
+                std::vector<char> memory;
+                void* const scratch = at_vector<void>(memory, kernels.packed_scratch(type, columns));
+                kernels.packed_linear({quantized, num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false, scratch});
+            }
+            tell(name, out);
+            if (num_x == 1) {
+                std::vector<float> decoded(rows * columns);
+                kernels.decode(type, blocks.data(), decoded.data(), rows * columns);
+                tell(std::string("decode/") + layout(type).name, decoded);
+            }
+        }
+    }
+}
+
+void attentions(const Kernels& kernels, Draw draw) {
+    const int64_t block_size = 16, dim = 64, num_blocks = 12, num_keys = 150, group = 3;
+    for (const KVType type : {KVType::f32, KVType::bf16, KVType::int8})
+        for (const int64_t num_queries : {1, 5, 40}) {
+            std::vector<float> keys(num_blocks * block_size * (dim + 1)), values(keys.size());
+            const int64_t block_bytes = 4 * block_size * (dim + 1);
+            std::vector<int64_t> slots;
+            for (int64_t i = 0; i < num_keys; ++i) slots.push_back((num_blocks - 1 - i / block_size) * block_size + i % block_size);
+            std::vector<int32_t> table;
+            for (int64_t i = 0; i < num_blocks; ++i) table.push_back(static_cast<int32_t>(num_blocks - 1 - i));
+            const std::vector<float> k = draw.numbers(num_keys * dim), v = draw.numbers(num_keys * dim);
+            const std::vector<float> q = draw.numbers(num_queries * group * dim);
+            KVWrite write = {k.data(), dim, num_keys, slots.data(), reinterpret_cast<uint8_t*>(keys.data()), block_bytes,
+                             block_size, dim, type};
+            kernels.write_keys(write);
+            write.x = v.data();
+            write.head = reinterpret_cast<uint8_t*>(values.data());
+            kernels.write_values(write);
+            const Attention attention = {{reinterpret_cast<uint8_t*>(keys.data()), block_bytes, 0},
+                                         {reinterpret_cast<uint8_t*>(values.data()), block_bytes, 0},
+                                         type, block_size, group, dim, 0.125f, 0, 0.0f};
+            std::vector<float> out(q.size());
+            std::vector<char> memory;
+            float* const scratch = at_vector<float>(memory, 4 * kernels.attention_sizes(attention, num_queries * group).scratch);
+            const int64_t last_tile = (num_keys + attention_tile - 1) / attention_tile;
+            kernels.attention(attention, {q.data(), group * dim, dim, out.data(), group * dim, dim, num_queries,
+                                          num_keys - num_queries, 0, table.data(), 0, last_tile, nullptr, scratch});
+            tell("attention/" + std::to_string(int(type)) + "/" + std::to_string(num_queries), out);
+        }
+}
+
+void others(const Kernels& kernels, Draw draw) {
+    const int64_t count = 517;
+    const std::vector<float> x = draw.numbers(count), y = draw.numbers(count), z = draw.numbers(count);
+    std::vector<float> out(count);
+    kernels.rms_norm(x.data(), y.data(), 1e-5f, out.data(), count);
+    tell("rms_norm", out);
+    kernels.rotary(x.data(), y.data(), z.data(), out.data(), 100, count);
+    tell("rotary", out);
+    for (const Activation activation : {Activation::silu, Activation::gelu_tanh}) {
+        kernels.gated(x.data(), y.data(), activation, out.data(), count);
+        tell("gated/" + std::to_string(int(activation)), out);
+    }
+    kernels.add_scaled(x.data(), 0.3f, out.data(), count);
+    tell("add_scaled", out);
+    const Largest largest = kernels.largest(x.data(), count);
+    tell("largest", std::vector<int64_t>{largest.index});
+    std::vector<int64_t> weights(count);
+    kernels.draw_weights(x.data(), count, largest.value, 1.4f, weights.data());
+    tell("draw_weights", weights);
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+    const Draw draw{std::mt19937(static_cast<unsigned>(std::atoi(arguments[1])))};
+#if defined(__aarch64__)
+    const Probe probe = probe_instruction_sets().back();
+    std::fprintf(stderr, "%s: %s\n", probe.kernels->name, probe.reason.c_str());
+    if (!probe.usable) return 1;
+    const Kernels& kernels = neon_kernels();
+#else
+    const Kernels& kernels = avx2_kernels();
+#endif
+    linears(kernels, draw);
+    attentions(kernels, draw);
+    others(kernels, draw);
+}
