@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -372,3 +373,30 @@ def test_a_client_that_leaves_gives_back_what_its_answer_held(server: ServerProc
     with httpx.stream("POST", f"{server.url}/api/generate", json=asked, timeout=60) as response:
         next(response.iter_lines())
     server.wait_until_idle()
+
+
+def test_the_client_creates_a_model_from_files_it_sends(with_store: ServerProcess, tiny_model: Path) -> None:
+    client = ollama.Client(with_store.url)
+    files = {path.name: client.create_blob(path) for path in tiny_model.iterdir() if path.is_file()}
+    assert client.create("made", files=files).status == "success"
+    assert "made:latest" in [model.model for model in client.list().models]
+    assert client.generate("made", "Hello", options={"num_predict": 3}).eval_count == 3
+    with pytest.raises(ollama.ResponseError, match="exists"):
+        client.create("made", files=files)
+    with pytest.raises(ollama.ResponseError, match="system cannot come with files"):
+        client.create("other", files=files, system="Be brief.")
+
+
+def test_blobs_are_what_their_digests_say(with_store: ServerProcess) -> None:
+    url, right = f"{with_store.url}/api/blobs/sha256:", hashlib.sha256(b"bytes").hexdigest()
+    assert httpx.head(url + right).status_code == 404
+    wrong = httpx.post(url + right, content=b"other bytes")
+    assert wrong.status_code == 400 and "digest mismatch" in wrong.json()["error"]
+    assert httpx.head(url + right).status_code == 404
+    assert httpx.post(url + right, content=b"bytes").status_code == 201
+    assert httpx.head(url + right).status_code == 200
+    assert httpx.post(url + "x", content=b"bytes").status_code == 400
+    for files in ({"a.gguf": f"sha256:{right}"}, {"../a.gguf": f"sha256:{right}"}, {"..": f"sha256:{right}"}):
+        assert with_store.post("/api/create", {"model": "broken", "files": files}).status_code == 400
+    missing = {"a.gguf": "sha256:" + "0" * 64}
+    assert with_store.post("/api/create", {"model": "broken", "files": missing}).status_code == 404

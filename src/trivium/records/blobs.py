@@ -86,12 +86,17 @@ class IncomingBlob:
         self._digest.update(data)
         self.size += len(data)
 
+    @property
+    def sha256(self) -> str:
+        """Of what was written so far."""
+        return self._digest.hexdigest()
+
     def finish(self) -> Blob:
         with disk_failures_told():
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-        return Blob(self.size, self._digest.hexdigest())
+        return Blob(self.size, self.sha256)
 
     def discard(self) -> None:
         self._file.close()

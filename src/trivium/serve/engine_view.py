@@ -13,7 +13,7 @@ from starlette.responses import Response
 from trivium.cache.outline import Chain
 from trivium.engine.client import EngineState
 from trivium.engine.messages import Stats
-from trivium.observe.recent import Percentiles
+from trivium.observe.recent_waits import Percentiles
 from trivium.schedule.snapshot import SequenceView, Snapshot
 from trivium.serve.access.caller import asking
 from trivium.serve.models.asked import offer_for

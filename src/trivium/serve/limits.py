@@ -43,6 +43,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     # Files and batches. The first and the third are OpenAI's own.
     file_bytes: int = 512 * MIB  # -> 413
+    blob_bytes: int = 64 * GIB  # of a model's file, sent to /api/blobs -> 413
     file_seconds: float = 3600.0  # for an upload -> 408
     batch_requests: int = 50_000
     all_files_bytes: int = 64 * GIB  # of all files together -> 400

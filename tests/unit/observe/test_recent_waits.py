@@ -1,5 +1,5 @@
 from trivium.observe.events import FirstToken, TokensGenerated
-from trivium.observe.recent import MAX_WAITS, WINDOW_SECONDS, Percentiles, RecentWaits
+from trivium.observe.recent_waits import MAX_WAITS, WINDOW_SECONDS, Percentiles, RecentWaits
 
 
 class Clock:

@@ -10,7 +10,7 @@ from trivium.dialects.detect import detect
 from trivium.dialects.dialect import Dialect
 from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.events import Event, Listener
-from trivium.observe.recent import RecentWaits
+from trivium.observe.recent_waits import RecentWaits
 from trivium.serve.limits import Limits
 from trivium.text.fill_in_the_middle import FillInTheMiddle
 from trivium.text.template import ChatTemplate

@@ -20,6 +20,7 @@ from trivium.serve.errors import ApiError, invalid
 from trivium.serve.models.berth import Berth
 from trivium.serve.ollama.abilities import Abilities, abilities_of, read_abilities
 from trivium.serve.ollama.answer import moment
+from trivium.serve.ollama.blobs import create_from_blobs
 from trivium.serve.ollama.catalog import Entry, all_models, find_model
 from trivium.serve.ollama.lines import LineStream, encode_line
 from trivium.serve.ollama.modelfile import Modelfile, read_modelfile, write_modelfile, write_parameters
@@ -54,6 +55,7 @@ COPY = msgspec.json.Decoder(CopyRequest)
 OLLAMA_VERSION = "0.12.6"
 FOREVER = timedelta(days=36_500)
 PROGRESS_SECONDS = 0.1  # between two lines that tell how far a pull is
+BESIDE_FILES = ("from_", "system", "parameters", "messages", "license", "template", "quantize", "adapters")
 HUB_HOSTS = ("hf.co/", "huggingface.co/")
 
 
@@ -134,6 +136,8 @@ async def delete(state: ServerState, request: Request) -> Response:
 
 async def create(state: ServerState, request: Request) -> Response | EventStreamResponse:
     body = await read_json(request, CREATE, state.limits, type_matters=False)
+    if body.files:
+        return await _create_from_files(state, request, body)
     made = _modelfile(body)
     if made.template:
         raise invalid("a template cannot be given: the base model's own is used", "template")
@@ -152,13 +156,29 @@ async def create(state: ServerState, request: Request) -> Response | EventStream
     return await _tell(state, request, _said(statuses), streams=body.stream is not False)
 
 
+async def _create_from_files(
+    state: ServerState, request: Request, body: CreateRequest
+) -> Response | EventStreamResponse:
+    assert body.files
+    beside = [name for name in BESIDE_FILES if getattr(body, name)]
+    if beside:
+        raise invalid(f"{beside[0]} cannot come with files: create the model, then another from it", beside[0])
+    name = untagged(_name(body))
+    if await find_model(state, name) is not None:
+        raise invalid(f"model '{name[:200]}' exists; delete it first or choose another name", "model")
+    try:
+        await create_from_blobs(state, ModelName.parse(name).text, body.files)
+    except ModelFileError as error:
+        raise invalid(str(error), "files") from None
+    statuses = [Status("parsing files"), Status("writing manifest"), Status("success")]
+    return await _tell(state, request, _said(statuses), streams=body.stream is not False)
+
+
 def _modelfile(body: CreateRequest) -> Modelfile:
     if body.modelfile is not None:
         return read_modelfile(body.modelfile)
     if body.quantize:
         raise invalid("quantize is not supported by this server", "quantize")
-    if body.files:
-        raise invalid("files cannot be given: a model is made from one that is here", "files")
     if not body.from_:
         raise invalid("from must name the model that the new one is made from", "from")
     return Modelfile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from trivium.serve.endpoint import GenerationEndpoint, Handler, PlainEndpoint
+from trivium.serve.ollama.blobs import has_blob, put_blob
 from trivium.serve.ollama.embed import api_embed, api_embeddings
 from trivium.serve.ollama.generate import api_chat, api_generate
 from trivium.serve.ollama.models import copy, create, delete, pull, running, show, tags, version
@@ -27,5 +28,7 @@ def ollama_routes(state: ServerState) -> list[Route]:
         plain("/api/copy", copy, "POST", admins=True),
         plain("/api/create", create, "POST", admins=True),
         plain("/api/pull", pull, "POST", admins=True),
+        plain("/api/blobs/{digest}", has_blob, "HEAD", admins=True),
+        plain("/api/blobs/{digest}", put_blob, "POST", admins=True),
         plain("/api/delete", delete, "DELETE", admins=True),
     ]
