@@ -33,7 +33,7 @@ from trivium.types.report import (
 
 DEFAULT_CONTEXT = 4096  # tokens, of the request for which room is told; or the model's, where that is less
 WEIGHTS, CACHE, TABLES, STEP, PROCESS = "weights", "KV cache", "tables", "a step, at most", "process"
-SPARSE_OPS = ("route", "experts")
+SPARSE_OPS, DENSE_OPS = ("route", "experts"), ("gated",)  # that only such layers call
 
 
 def report_plan(plan: StartPlan, context: int | None = None) -> Report:
@@ -125,7 +125,9 @@ def _describe_model(spec: ModelSpec, config: EngineConfig) -> ModelReport:
 
 def ops_of(spec: ModelSpec) -> list[str]:
     """Those that a model of this kind calls."""
-    return [op for op in OP_NAMES if op not in ENCODER_OPS and (spec.moe is not None or op not in SPARSE_OPS)]
+    sparse = [spec.is_sparse(layer) for layer in range(spec.num_layers)]
+    unused = {*ENCODER_OPS, *(() if any(sparse) else SPARSE_OPS), *(DENSE_OPS if all(sparse) else ())}
+    return [op for op in OP_NAMES if op not in unused]
 
 
 def kernels_of(ops: Ops, used: Iterable[str]) -> tuple[KernelChoice, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ from transformers import (
 )
 
 from trivium.config.options import EngineOptions
+from trivium.engine import plan as engine_plan
 from trivium.engine.core import EngineCore
 from trivium.engine.examine import foresee
 from trivium.engine.open_core import open_core
 from trivium.engine.preview import PreviewRequest
+from trivium.kernels.select import select_ops
 from trivium.platform import cpu
 from trivium.types.errors import TriviumError
 from trivium.types.report import Report
@@ -310,6 +312,27 @@ def check_kernels(foreseen: Report, spy: KernelSpy, core: EngineCore) -> None:
     else:
         assert spy.references == set() and "sample" in spy.native
     assert report.happened.graph == foreseen.graph
+
+
+OP_BY_OP = [
+    Case(f"{name} op by op", name) for name in ("llama biases", "gemma3", "qwen3_moe", "gguf Q4_1", "gguf experts")
+]
+
+
+@pytest.mark.parametrize("asked", OP_BY_OP, ids=str, indirect=True)
+def test_without_a_recording_the_announced_kernels_run_too(
+    asked: EngineOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_plan, "select_ops", lambda *wish: replace(select_ops(*wish), record=None))
+    foreseen = foresee(PreviewRequest(asked))
+    if foreseen.kernels[0].kernel == "reference":
+        pytest.skip("there are no native kernels")
+    core = EngineCore(asked)
+    with KernelSpy() as spy:
+        assert prompt_tokens(core)
+    assert core.card.graph == foreseen.graph == "none: these kernels have no graph mode"
+    assert spy.references == set()
+    assert {choice.op for choice in foreseen.kernels} - {"logprobs"} <= spy.native
 
 
 @pytest.mark.parametrize("asked", REFUSED, ids=str, indirect=True)
