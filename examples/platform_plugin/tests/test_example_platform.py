@@ -1,28 +1,17 @@
 """What the example promises; a plugin's own tests begin here. Run by Trivium's suite too."""
 
-import msgspec
 import pytest
 from trivium_platform_example import BLOCK_TOKENS, ExamplePlatform
 
-from trivium.platform.contract import PHASES, Answer
+from trivium.platform.conformance import conformance
 from trivium.types.decisions import Adjust, Refuse, Wish
 from trivium.types.facts import ModelFacts
 
 MODEL = ModelFacts(windows=(None,), num_kv_heads=1, head_dim=8, max_position=64, checkpoint_dtype="float32")
 
 
-def test_every_fact_is_an_answer_with_a_reason() -> None:
-    platform = ExamplePlatform()
-    for facts in (
-        platform.static(),
-        platform.imported(),
-        platform.probe(),
-        platform.with_model(MODEL),
-        platform.running(),
-    ):
-        assert type(facts) in PHASES
-        for answer in msgspec.structs.asdict(facts).values():
-            assert isinstance(answer, Answer) and answer.reason
+def test_it_keeps_the_contract() -> None:
+    assert [check for check in conformance(ExamplePlatform()) if check.state != "ok"] == []
 
 
 def test_the_chips_own_block_size_is_asked_for() -> None:

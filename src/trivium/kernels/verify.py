@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -61,7 +62,7 @@ def _problem(op: str, ops: Ops, device: str, seconds: float) -> str | None:
         return None  # the cases are in the reference's layout; the provider's own tests must speak for it
     module = import_module(f"trivium.kernels.{op}")
     return _first_problem(
-        (case.name, lambda case=case: _wrong(op, case, module, ops, device))  # type: ignore[misc]
+        (case.name, partial(_wrong, op, case, module, ops, device))
         for case in _in_time(module.cases(Generator().manual_seed(0)), seconds)
     )
 
@@ -75,7 +76,7 @@ def _fused_problem(ops: Ops, device: str, seconds: float) -> str | None:
         return f"off by {off:.2g} of the largest value, and {allowed:g} is allowed" if off > allowed else None
 
     drawn = fused_cases.cases(Generator().manual_seed(0), torch.float32)
-    return _first_problem((case.name, lambda case=case: wrong(case)) for case in _in_time(drawn, seconds))  # type: ignore[misc]
+    return _first_problem((case.name, partial(wrong, case)) for case in _in_time(drawn, seconds))
 
 
 def _in_time(cases: Iterator[Any], seconds: float) -> Iterator[Any]:
