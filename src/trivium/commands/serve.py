@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,6 +21,7 @@ from trivium.commands.served_models import read_offers
 from trivium.commands.settings import AccessSettings, ServeSettings
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
+from trivium.observe.log_lines import set_up_logging
 from trivium.records.records import Records
 from trivium.serve.access.entrance import Entrance
 from trivium.serve.limits import Limits, changed
@@ -30,14 +31,18 @@ from trivium.serve.models.keep_alive import read_keep_alive
 from trivium.serve.models.offers import Offer, Offers
 from trivium.serve.models.served import ServedModel
 from trivium.serve.models.sizes import default_budget, in_mib, read_size
+from trivium.serve.request_times import current_request_id
 from trivium.types.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
     from trivium.serve.state import ServerState
 
+log = logging.getLogger("trivium")
+
 
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
+    set_up_logging(args.log_format, current_request_id)
     settings, access = read_options(args, ServeSettings), read_options(args, AccessSettings)
     limits = changed(Limits(), settings.limit)
     listener = listen(settings.host, settings.port)
@@ -189,4 +194,4 @@ def reload_on_hangup(entrance: Entrance) -> None:
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    log.info(line)

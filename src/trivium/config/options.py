@@ -86,5 +86,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="take what is possible in place of a value that cannot be kept; default: refuse, and say so"),
     ] = False
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="of what is said on standard error; json: one object a line")
+    ] = "text"
     num_threads: Annotated[AtLeastOne | None, Meta(description="CPU threads; default: what the process may use")] = None
     seed: Annotated[int | None, Meta(description="makes requests without a seed of their own repeatable")] = None

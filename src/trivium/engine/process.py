@@ -19,6 +19,7 @@ import zmq
 
 from trivium.engine.loop import EXIT_ORPHAN, Core, EngineLoop, say_goodbye
 from trivium.engine.messages import Launch, Ready, StartFailed, encode, report_error
+from trivium.observe.log_lines import set_up_logging
 from trivium.types.errors import EngineDeadError, TriviumError
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     launch = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Launch)
+    set_up_logging(launch.options.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     die_with_parent()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the watchdog asks for stacks

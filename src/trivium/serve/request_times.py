@@ -33,6 +33,10 @@ class RequestTimes:
         self._groups: list[SequenceGroup] = []
         self._slow_sends: list[tuple[float, float]] = []  # began, ended
 
+    @property
+    def request_id(self) -> str:
+        return self._request_id
+
     def add(self, group: SequenceGroup) -> None:
         self._groups.append(group)
 
@@ -74,6 +78,11 @@ _current: ContextVar[RequestTimes | None] = ContextVar("request_times", default=
 def current_request() -> RequestTimes | None:
     """None: what is made belongs to no request under way, as in the background."""
     return _current.get()
+
+
+def current_request_id() -> str | None:
+    times = current_request()
+    return None if times is None else times.request_id
 
 
 def answer_metrics() -> RequestAccount | UnsetType:
