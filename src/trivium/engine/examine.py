@@ -12,41 +12,37 @@ import msgspec
 from msgspec.structs import replace
 
 from trivium.engine.open_core import encoder_in
-from trivium.engine.plan import choose_platform, plan_start
+from trivium.engine.plan import asked, choose_platform, plan_start
 from trivium.engine.plan_encoder import plan_encoder, report_encoder
 from trivium.engine.preview import PlatformFacts, Preview, PreviewRequest
-from trivium.engine.report import describe_platform, report_plan
+from trivium.engine.report import describe_platform, kernels_of, report_plan
 from trivium.formats.home import default_root
 from trivium.kernels.checks import check_instruction_sets, check_native, check_torch
 from trivium.kernels.facts import kernel_facts, planned_graph
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
-from trivium.platform.contract import Platform
+from trivium.platform.contract import DeviceFacts, Platform
 from trivium.platform.prechecks import common_prechecks, run_prechecks
 from trivium.platform.probe import ask_in_child
 from trivium.platform.requirements import CORE_REQUIREMENTS
 from trivium.types.checks import Check
 from trivium.types.decisions import Wish
 from trivium.types.errors import TriviumError
-from trivium.types.report import KernelChoice, Refusal, Report
+from trivium.types.report import Refusal, Report
 
 
 def examine(request: PreviewRequest) -> Preview:
+    report = foresee(request) if request.has_model else _look_at_the_machine(request)
     try:
-        platform = choose_platform(request.options.device).platform
+        selection = choose_platform(request.options.device)
     except TriviumError as error:
         checks = common_prechecks(CORE_REQUIREMENTS, default_root())
-        return Preview(Report(refusal=_refusal(error), checks=checks))
-    report = foresee(request) if request.has_model else _report_without_model(request)
+        return Preview(replace(report, refusal=report.refusal or _refusal(error), checks=checks))
+    platform = selection.platform
     device = ask_in_child(platform.name, "probe")
-    facts = PlatformFacts(
-        static=platform.static(),
-        imported=platform.imported(),
-        device=device.answer,
-        kernels=platform.kernel_facts() or kernel_facts(_ops_of(platform)),
-        running=platform.running(),
-    )
-    return Preview(replace(report, checks=_checks(platform) + _failure("device-probe", device.failure)), facts)
+    facts, why_not = _facts(platform, device.answer)
+    checks = (*_checks(platform), *_failure("device-probe", device.failure), *_failure("platform-facts", why_not))
+    return Preview(replace(report, platform=describe_platform(selection), checks=checks), facts)
 
 
 def foresee(request: PreviewRequest) -> Report:
@@ -63,31 +59,49 @@ def _refusal(error: TriviumError) -> Refusal:
     return Refusal(type(error).__name__, str(error))
 
 
-def _report_without_model(request: PreviewRequest) -> Report:
-    selection = choose_platform(request.options.device)
-    ops = _ops_of(selection.platform)
-    kernels = tuple(KernelChoice(op, one.name, one.reason) for op, one in ops.providers.items())
-    return Report(platform=describe_platform(selection), kernels=kernels, graph=planned_graph(ops))
+def _look_at_the_machine(request: PreviewRequest) -> Report:
+    try:
+        ops = _ops_of(choose_platform(request.options.device).platform)
+    except TriviumError as error:
+        return Report(refusal=_refusal(error))
+    return Report(kernels=kernels_of(ops, ops.providers), graph=planned_graph(ops))
+
+
+def _facts(platform: Platform, device: DeviceFacts | None) -> tuple[PlatformFacts | None, str]:
+    """With why there are none: a plugin may fail at any question."""
+    try:
+        facts = PlatformFacts(
+            static=platform.static(),
+            imported=platform.imported(),
+            device=device,
+            kernels=platform.kernel_facts() or kernel_facts(_ops_of(platform)),
+            running=platform.running(),
+        )
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+    return facts, ""
 
 
 def _ops_of(platform: Platform) -> Ops:
     capabilities = platform.capabilities()
-    own = platform.make_ops(Wish(), capabilities.num_threads)
+    own = asked(platform, "make_ops", platform.make_ops, Wish(), capabilities.num_threads)
     return own or select_ops("auto", capabilities.device, capabilities.num_threads, capabilities.dtypes[0])
 
 
 def _checks(platform: Platform) -> tuple[Check, ...]:
     """Those of the machine, of the platform, and of the kernels, in this order."""
-    requirements = platform.static().requires.value or CORE_REQUIREMENTS
-    asked = ask_in_child(platform.name, "precheck")
+    theirs = platform.static().requires.value or ()
+    named = {requirement.component for requirement in theirs}
+    requirements = [*theirs, *(requirement for requirement in CORE_REQUIREMENTS if requirement.component not in named)]
+    answered = ask_in_child(platform.name, "precheck")
     capabilities = platform.capabilities()
     kernels = [check_torch]
     if capabilities.device == "cpu":
         kernels += [check_native, lambda: check_instruction_sets(frozenset(capabilities.features))]
     return (
         *common_prechecks(requirements, default_root()),
-        *(asked.answer or ()),
-        *_failure("platform-checks", asked.failure),
+        *(answered.answer or ()),
+        *_failure("platform-checks", answered.failure),
         *run_prechecks(kernels),
     )
 

@@ -33,7 +33,7 @@ from trivium.models.weight_memory import WeightMemory, random_weight_memory, wei
 from trivium.platform.contract import Platform
 from trivium.platform.host_memory import resident_bytes
 from trivium.platform.plugins import installed_plugins
-from trivium.platform.select import Selection, select_platform
+from trivium.platform.select import Selection, is_in_tree, select_platform
 from trivium.types.errors import ConfigError, TriviumError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
 
@@ -143,10 +143,10 @@ def choose_platform(device: str) -> Selection:
     """With its variables, and ours, checked."""
     check_environment(os.environ, installed_plugins)
     selection = select_platform(device)
-    variables = selection.platform.static().env.value or ()
-    if selection.platform.name in installed_plugins():
-        known = [variable.name for variable in variables]
-        check_plugin_environment(os.environ, selection.platform.name, known)
+    platform = selection.platform
+    if not is_in_tree(platform.name):
+        known = [variable.name for variable in platform.static().env.value or ()]
+        check_plugin_environment(os.environ, platform.name, known)
     return selection
 
 

@@ -39,6 +39,10 @@ def platform_names() -> list[str]:
     return [*(platform.name for platform in IN_TREE), *_plugin_names()]
 
 
+def is_in_tree(name: str) -> bool:
+    return any(platform.name == name for platform in IN_TREE)
+
+
 def load_platform(name: str) -> Platform:
     """In this process, here or not."""
     for platform in IN_TREE:
