@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from trivium.kernels import linear, rms_norm
+from trivium.kernels import gated, linear, rms_norm
 from trivium.kernels.ops import Ops, Provider
 from trivium.kernels.select import reference_ops
 
@@ -34,6 +37,16 @@ def ops_of(lie: str) -> Any:
             return replace(mine, rms_norm=_wrong_if_odd)
         case "an op that is not there":
             return replace(mine, rotary=_absent)
+        case "no numbers":
+            return replace(mine, rms_norm=lambda x, weight, eps: x * float("nan"))
+        case "memory left unwritten":
+            return replace(mine, gated=_half_written)
+        case "a crash":
+            return replace(mine, rotary=_crash)
+        case "a slow op":
+            return replace(mine, gated=_slow)
+        case "a hang":
+            return replace(mine, embed=_hang)
         case "a result of another shape":
             return replace(mine, gated=lambda gate, up, activation: gate[:, :1])
         case "a replay of what was":
@@ -62,6 +75,26 @@ def _absent(*_: Any) -> Any:
     raise NotImplementedError("no kernel image is available")
 
 
+def _half_written(gate: Tensor, up: Tensor, activation: Any) -> Tensor:
+    right = gated.reference(gate, up, activation)
+    out = torch.empty_like(right)
+    out[: len(out) // 2] = right[: len(out) // 2]
+    return out
+
+
+def _crash(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _slow(gate: Tensor, up: Tensor, activation: Any) -> Tensor:
+    time.sleep(0.05)
+    return gated.reference(gate, up, activation)
+
+
+def _hang(*_: Any) -> Any:
+    time.sleep(3600)
+
+
 def _short_of_memory(x: Tensor, weight: Any, bias: Any) -> Tensor:
     if PRESSURE.is_on and len(x) > 24:
         raise MemoryError("out of device memory")
@@ -78,13 +111,13 @@ def _aborting(ops: Ops) -> Any:
 
 
 class _Streams:
-    """Each capture takes one, and there are few. The first is taken by the trial at the start."""
+    """Each capture takes one, and there are few."""
 
     def __init__(self) -> None:
         self.taken = 0
 
     def __call__(self, work: Any) -> Any:
         self.taken += 1
-        if self.taken > 1 + MOST_STREAMS:
+        if self.taken > MOST_STREAMS:
             raise RuntimeError("stream resources are insufficient")
         return work

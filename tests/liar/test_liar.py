@@ -15,7 +15,9 @@ from trivium.config.options import EngineOptions
 from trivium.engine.core import EngineCore
 from trivium.engine.examine import foresee
 from trivium.engine.preview import PreviewRequest
+from trivium.engine.trial import TrialRequest, Verdict, try_rung
 from trivium.platform.select import select_platform
+from trivium.types.decisions import Wish
 from trivium.types.errors import ConfigError, InvalidRequestError
 from trivium.types.request import Request, Sampling, Stopping
 
@@ -58,6 +60,10 @@ DEMOTED = {
     "an op wrong for odd shapes only": ("rms_norm", "numbers further from the reference"),
     "an op that is not there": ("rotary", "NotImplementedError: no kernel image is available"),
     "a result of another shape": ("gated", "a result of shape"),
+    "no numbers": ("rms_norm", "NaN where the reference has numbers"),
+    "memory left unwritten": ("gated", "NaN where the reference has numbers"),
+    "a crash": ("rotary", "the process that tried it was killed by SIGSEGV"),
+    "a slow op": ("gated", "times as long as the reference"),
 }
 
 
@@ -139,6 +145,25 @@ def test_an_op_that_is_wrong_is_never_used(
     assert chosen[op].kernel == "reference" and said in chosen[op].reason
     assert chosen["embed"].kernel == "liar"
     assert any(line.startswith(op) and said in line for line in core.card.report.fallbacks)
+
+
+def test_a_hang_is_an_answer_and_what_comes_after_it_is_tried(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "a hang")
+    request = TrialRequest(
+        platform="liar", wish=Wish(), device="cpu", dtype="float32", num_threads=1, used=("linear", "embed", "rotary")
+    )
+    assert try_rung(request, silent_seconds=3) == [
+        Verdict("linear", None),
+        Verdict("embed", "it did not end within 3 s", lasts=False),
+        Verdict("rotary", None),
+    ]
+
+
+def test_strict_refuses_what_would_run_below_its_rung(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "a miscompiled op")
+    with pytest.raises(ConfigError) as raised:
+        EngineCore(options(model, strict="liar"))
+    assert "strict liar: linear" in str(raised.value) and "numbers further from the reference" in str(raised.value)
 
 
 def test_a_replay_of_what_was_is_not_replayed(

@@ -71,6 +71,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             " machine really runs"
         ),
     ] = None
+    strict: Annotated[
+        str | None,
+        Meta(
+            description="a rung of kernels (native, an instruction set, reference, …) below which no op may run: the engine"
+            " refuses to start, and says why; default: slower kernels run where better ones are wrong, and it is said"
+        ),
+    ] = None
     packed_cache_bytes: Annotated[
         int, Meta(description="room on disk for weights as the kernels lay them, bytes; 0: none is used", ge=0)
     ] = 64 << 30

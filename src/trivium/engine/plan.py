@@ -6,7 +6,7 @@ The engine starts from a plan, and `doctor` prints one: there is no other place 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,13 +18,14 @@ from trivium.config.environment import check_environment, check_plugin_environme
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
+from trivium.engine.rungs import Standing, refuse_below, stand
+from trivium.engine.trial import TrialRequest
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.home import default_root
 from trivium.formats.packed_file import FOLDER
 from trivium.formats.source import ModelSource, open_source
-from trivium.kernels.ops import Ops
+from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, Ops
 from trivium.kernels.select import select_ops
-from trivium.kernels.verify import verified
 from trivium.models.locate import locate_weights
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
 from trivium.models.registry import read_spec
@@ -34,10 +35,13 @@ from trivium.platform.contract import Platform
 from trivium.platform.host_memory import resident_bytes
 from trivium.platform.plugins import installed_plugins
 from trivium.platform.select import Selection, is_in_tree, select_platform
+from trivium.types.decisions import Wish
 from trivium.types.errors import ConfigError, TriviumError
 from trivium.types.facts import Adjustment, Capabilities, ModelFacts
 
 T = TypeVar("T")
+
+SPARSE_OPS, DENSE_OPS = ("route", "experts"), ("gated",)  # that only such layers call
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Ground:
     adjustments: tuple[Adjustment, ...]
     dtype: str  # of activations
     ops: Ops
-    problems: tuple[str, ...]  # what of the platform's own kernels is not used, and why
+    problems: tuple[str, ...]  # what of the kernels is not used, and why
     process_bytes: int  # that this process had before any weight
 
     @property
@@ -90,7 +94,7 @@ def plan_start(options: EngineOptions) -> StartPlan:
     selection = choose_platform(options.device)
     source = open_source(Path(options.model))
     spec = read_spec(source)
-    ground = lay_ground(selection, options, _model_facts(source, spec, options))
+    ground = lay_ground(selection, options, _model_facts(source, spec, options), ops_of(spec))
     options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
     packed = packed_weights_of(options, source, ops)
     weights = _weight_memory(ground, source, spec, packed)
@@ -101,15 +105,32 @@ def plan_start(options: EngineOptions) -> StartPlan:
     return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, config)
 
 
-def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts) -> Ground:
+def ops_of(spec: ModelSpec) -> list[str]:
+    """Those that a model of this kind calls."""
+    sparse = [spec.is_sparse(layer) for layer in range(spec.num_layers)]
+    unused = {*ENCODER_OPS, *(() if any(sparse) else SPARSE_OPS), *(DENSE_OPS if all(sparse) else ())}
+    return [op for op in OP_NAMES if op not in unused]
+
+
+def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts, used: Sequence[str]) -> Ground:
+    """`used`: the ops that the model calls."""
     platform, capabilities = selection.platform, selection.platform.capabilities()
     facts, limited = _within_limits(facts, platform)
     decisions = asked(platform, "negotiate", platform.negotiate, wish_of(options), facts)
     options, adjusted = settle_with_platform(options, decisions)
     dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
-    ops, problems = _ops(platform, options, capabilities, dtype)
+    found = _ops(platform, options, capabilities, dtype, used)
+    refuse_below(options.strict, found.ops, used, found.problems)
     return Ground(
-        selection, capabilities, options, facts, (*limited, *adjusted), dtype, ops, problems, resident_bytes()
+        selection,
+        capabilities,
+        options,
+        facts,
+        (*limited, *adjusted),
+        dtype,
+        found.ops,
+        found.problems,
+        resident_bytes(),
     )
 
 
@@ -126,17 +147,30 @@ def asked(platform: Platform, what: str, method: Callable[..., T], *arguments: A
 
 
 def _ops(
-    platform: Platform, options: EngineOptions, capabilities: Capabilities, dtype: str
-) -> tuple[Ops, tuple[str, ...]]:
-    """The platform's own, as far as they are right, or the core's for its device type."""
+    platform: Platform, options: EngineOptions, capabilities: Capabilities, dtype: str, used: Sequence[str]
+) -> Standing:
+    """The platform's own, or the core's for its device type, as far as they are right."""
     num_threads = options.num_threads or capabilities.num_threads
-    brought = asked(platform, "make_ops", platform.make_ops, wish_of(options), num_threads)
-    if brought is None or options.kernels != "auto":
-        return select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set), ()
-    if not isinstance(brought, Ops):
-        raise ConfigError(f"the platform {platform.name!r} gave a {type(brought).__name__} as its ops")
-    found = verified(brought, capabilities.device)
-    return found.ops, found.problems
+    wish = wish_of(options)
+    brought = asked(platform, "make_ops", platform.make_ops, wish, num_threads)
+    is_own = brought is not None and options.kernels == "auto"
+    ops = (
+        brought
+        if is_own
+        else select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
+    )
+    if not isinstance(ops, Ops):
+        raise ConfigError(f"the platform {platform.name!r} gave a {type(ops).__name__} as its ops")
+    request = TrialRequest(
+        platform=platform.name if is_own else None,
+        wish=wish if is_own else Wish(kernels=options.kernels),
+        device=capabilities.device,
+        dtype=dtype,
+        num_threads=num_threads,
+        instruction_set=options.instruction_set,
+        used=tuple(used),
+    )
+    return stand(request, ops, default_root(), capabilities.name)
 
 
 def choose_platform(device: str) -> Selection:

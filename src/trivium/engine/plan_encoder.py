@@ -45,7 +45,7 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
     """From headers alone. Raises the TriviumError of the first thing that keeps the engine from running."""
     selection = choose_platform(options.device)
     spec = read_encoder_spec(source, family)
-    ground = lay_ground(selection, options, _model_facts(spec))
+    ground = lay_ground(selection, options, _model_facts(spec), OPS_OF_ENCODERS)
     packed = packed_weights_of(ground.options, source, ground.ops)
     weights = _weight_memory(ground, source, family, spec, packed)
     if not ground.capabilities.memory_is_dedicated and weights.own_bytes > (room := ground.capabilities.memory_bytes):

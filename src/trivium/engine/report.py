@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from trivium.config.resolve import EngineConfig
-from trivium.engine.plan import Ground, StartPlan
+from trivium.engine.plan import Ground, StartPlan, ops_of
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.kernels.facts import planned_graph, slower_than_could_be
-from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, Ops
+from trivium.kernels.ops import OP_NAMES, Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.rope import rope_table_bytes
@@ -33,7 +33,6 @@ from trivium.types.report import (
 
 DEFAULT_CONTEXT = 4096  # tokens, of the request for which room is told; or the model's, where that is less
 WEIGHTS, CACHE, TABLES, STEP, PROCESS = "weights", "KV cache", "tables", "a step, at most", "process"
-SPARSE_OPS, DENSE_OPS = ("route", "experts"), ("gated",)  # that only such layers call
 
 
 def report_plan(plan: StartPlan, context: int | None = None) -> Report:
@@ -94,7 +93,7 @@ def describe_platform(selection: Selection) -> PlatformReport:
 
 
 def fallbacks_of(ground: Ground, used: Collection[str], quantization: str | None) -> tuple[str, ...]:
-    """A platform's op that is wrong shows as one that the reference runs; the rest of what is not used is told beside."""
+    """An op that is wrong shows as one that the reference runs; the rest of what is not used is told beside."""
     others = [problem for problem in ground.problems if problem.partition(":")[0] not in OP_NAMES]
     return (*slower_than_could_be(ground.ops, used, quantization), *others)
 
@@ -121,13 +120,6 @@ def _describe_model(spec: ModelSpec, config: EngineConfig) -> ModelReport:
         block_size=config.kv.block_size,
         num_blocks=config.num_blocks,
     )
-
-
-def ops_of(spec: ModelSpec) -> list[str]:
-    """Those that a model of this kind calls."""
-    sparse = [spec.is_sparse(layer) for layer in range(spec.num_layers)]
-    unused = {*ENCODER_OPS, *(() if any(sparse) else SPARSE_OPS), *(DENSE_OPS if all(sparse) else ())}
-    return [op for op in OP_NAMES if op not in unused]
 
 
 def kernels_of(ops: Ops, used: Iterable[str]) -> tuple[KernelChoice, ...]:

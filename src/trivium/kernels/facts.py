@@ -111,4 +111,9 @@ def _ladder(ops: Ops) -> tuple[LadderRung, ...]:
     bottom = LadderRung(REFERENCE, "always", "never")
     if best == REFERENCE:
         return (bottom,)
-    return (LadderRung(best, "it loads and a trial of it was right", "it cannot be loaded"), bottom)
+    return (
+        LadderRung(
+            best, "it loads and a trial of it was right", "it cannot be loaded, or is wrong, crashes, hangs or is slow"
+        ),
+        bottom,
+    )
