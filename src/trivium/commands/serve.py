@@ -42,7 +42,7 @@ log = logging.getLogger("trivium")
 
 def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
-    set_up_logging(args.log_format, current_request_id)
+    set_up_logging(getattr(args, "log_format", "text"), current_request_id)  # where it is not given, args lack it
     settings, access = read_options(args, ServeSettings), read_options(args, AccessSettings)
     limits = changed(Limits(), settings.limit)
     listener = listen(settings.host, settings.port)
