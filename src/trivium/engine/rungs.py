@@ -18,7 +18,7 @@ from trivium.engine.kept_verdicts import KeptVerdicts, build_of_native
 from trivium.engine.trial import TrialRequest, Verdict, try_rung
 from trivium.kernels.facts import REFERENCE
 from trivium.kernels.native import usable_instruction_sets
-from trivium.kernels.ops import Ops, Provider
+from trivium.kernels.ops import OP_NAMES, Ops, Provider
 from trivium.kernels.select import select_ops
 from trivium.kernels.verify import without
 from trivium.platform.select import load_platform
@@ -67,11 +67,13 @@ def stand(request: TrialRequest, ops: Ops, root: Path, machine: str) -> Standing
     if request.platform is not None:
         return climb(rungs, lambda rung: try_rung(rung.request), lambda rung: ops)
     kept = KeptVerdicts(root, build_of_native(machine))
-    return climb(
-        rungs,
-        lambda rung: kept.of(rung.request, try_rung),
-        lambda rung: ops if rung is rungs[0] else make_rung_ops(rung.request),
-    )
+
+    def attempt(rung: Rung) -> list[Verdict]:
+        """Of all ops, so that one trial serves every model; of those that this one calls, what was found is told."""
+        verdicts = kept.of(replace(rung.request, used=OP_NAMES), try_rung)
+        return [verdict for verdict in verdicts if verdict.subject not in OP_NAMES or verdict.subject in request.used]
+
+    return climb(rungs, attempt, lambda rung: ops if rung is rungs[0] else make_rung_ops(rung.request))
 
 
 def climb(rungs: Sequence[Rung], attempt: Callable[[Rung], Iterable[Verdict]], make: Callable[[Rung], Ops]) -> Standing:

@@ -32,6 +32,7 @@ from trivium.config.options import EngineOptions
 from trivium.engine import plan as engine_plan
 from trivium.engine.core import EngineCore
 from trivium.engine.examine import foresee
+from trivium.engine.kept_verdicts import FOLDER
 from trivium.engine.open_core import open_core
 from trivium.engine.preview import PreviewRequest
 from trivium.kernels.select import select_ops
@@ -243,13 +244,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return path_of
 
 
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What trials of the kernels found: the same for all cases."""
+    return tmp_path_factory.mktemp("verdicts")
+
+
 @pytest.fixture
 def asked(
-    request: pytest.FixtureRequest, models: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    request: pytest.FixtureRequest,
+    models: Callable[[str], Path],
+    verdicts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> EngineOptions:
     """The case's options, on the CPU whatever else is there."""
     case: Case = request.param
     monkeypatch.setenv("TRIVIUM_HOME", str(tmp_path))
+    (tmp_path / FOLDER).symlink_to(verdicts)
     if case.memory is not None:
         total, free = case.memory
         monkeypatch.setattr(cpu, "usable_memory", lambda: (total, free, "the test"))
