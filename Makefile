@@ -85,7 +85,7 @@ bench-cpu:
 	@$(PYTHON) tools/setup.py
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python bench/bench_cpu.py --peers $(PEERS) $(BENCH)
-	@$(BIN)/python bench/bench_kernels.py
+	@$(BIN)/python bench/bench_kernels.py --models smollm2
 
 bench-peers:
 	@$(PYTHON) bench/install_peers.py --home $(PEERS)
