@@ -20,6 +20,7 @@ class EnvironmentVariable(Struct, frozen=True):
 KNOWN = (
     EnvironmentVariable("TRIVIUM_HOME", "where models and what is made of them are kept; default: in ~/.cache"),
     EnvironmentVariable("TRIVIUM_API_KEY", "a key that requests to the server must carry"),
+    EnvironmentVariable("TRIVIUM_FAULTS", "a file that says which faults are let loose on purpose; for tests"),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trivium.dialects.parts import CallArguments, CallEnd, CallStart, Content, Part, Reasoning
 from trivium.dialects.scanner import SPACE, Reading, Scanner
+from trivium.faults import fault_point
 
 
 class Speech:
@@ -104,12 +105,14 @@ class Parser:
         return self._speech.num_malformed
 
     def feed(self, text: str) -> list[Part]:
+        fault_point("dialects.feed")
         self._scanner.push(text)
         self._go_on()
         return self._speech.take()
 
     def finish(self) -> list[Part]:
         """What the text's end decides."""
+        fault_point("dialects.finish")
         self._scanner.end()
         self._go_on()
         self._speech.finish()

@@ -44,9 +44,16 @@ from trivium.engine.messages import (
     restore_error,
 )
 from trivium.engine.watchdog import Action, Watchdog
+from trivium.faults import fault_point
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
-from trivium.types.errors import EngineDeadError, InvalidRequestError, OverloadedError, TriviumError
+from trivium.types.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestFailedError,
+    TriviumError,
+)
 from trivium.types.request import Cancel, Request
 
 log = logging.getLogger(__name__)
@@ -348,15 +355,28 @@ class EngineClient:
                 raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
             await previous.ended.wait()
         assert self._child is not None
+        fault_point("client.admission", request.id)
         self._admission.check(request, time.monotonic())
+        fault_point("client.submit", request.id)
         stream = self._streams[request.id] = RequestStream(request, self, self._admission)
-        self._child.send(request)
+        try:
+            fault_point("client.send_request", request.id)
+            self._child.send(request)
+        except Exception:
+            del self._streams[request.id]
+            stream.fail(RequestFailedError("the request could not be sent to the engine"))
+            raise
         return stream
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
         """End a request or one of its sequences; an unknown one is no matter."""
-        if self._child is not None:
+        if self._child is None:
+            return
+        try:
+            fault_point("client.send_cancel", request_id)
             self._child.send(Cancel(request_id, index))
+        except Exception:  # it runs to its end, and nobody reads it
+            log.exception("the engine could not be told that nobody waits for %s", request_id)
 
     # What can be seen
 
@@ -428,7 +448,12 @@ class EngineClient:
     async def _live(self) -> TriviumError:
         """One life of the process, from its start to its end; why it ended."""
         assert self._context is not None
-        child = self._child = _Child(self._options, self._core, self._context, self._take)
+        try:
+            fault_point("client.spawn")
+            child = self._child = _Child(self._options, self._core, self._context, self._receive)
+        except Exception as failure:
+            log.exception("the engine process could not be started")
+            return EngineDeadError(f"the engine process could not be started: {type(failure).__name__}")
         timeout = self._supervision.start_timeout
         try:
             first: list[asyncio.Future[Any]] = [child.ready, child.ended]
@@ -459,19 +484,42 @@ class EngineClient:
         """Until the process has ended; it is ended where it lives and does not progress."""
         while not child.ended.done():
             await asyncio.wait([child.ended], timeout=self._supervision.watch_seconds)
-            child.read()  # what came while this process was busy itself
-            watchdog = self._watchdog
-            if not self._options.stall_seconds or watchdog is None:
-                continue
-            now = time.monotonic()
-            match watchdog.look(now):
-                case Action.DUMP_STACKS:
-                    log.error("the engine has not turned for %.1f s; its stacks follow", watchdog.age(now))
-                    child.signal(signal.SIGUSR1)
-                case Action.END:
-                    child.last_words = f"the engine made no progress for {watchdog.age(now):.1f} s and was ended"
-                    child.signal(signal.SIGKILL)
-                    await child.ended
+            try:
+                await self._look(child)
+            except Exception:
+                log.exception("the engine's progress could not be looked at")
+
+    async def _look(self, child: _Child) -> None:
+        fault_point("client.watch")
+        child.read()  # what came while this process was busy itself
+        watchdog = self._watchdog
+        if not self._options.stall_seconds or watchdog is None:
+            return
+        now = time.monotonic()
+        match watchdog.look(now):
+            case Action.DUMP_STACKS:
+                log.error("the engine has not turned for %.1f s; its stacks follow", watchdog.age(now))
+                child.signal(signal.SIGUSR1)
+            case Action.END:
+                child.last_words = f"the engine made no progress for {watchdog.age(now):.1f} s and was ended"
+                child.signal(signal.SIGKILL)
+                await child.ended
+
+    def _receive(self, frame: bytes) -> None:
+        """A frame that cannot be taken in may have held tokens of anybody: no answer is told with a gap in it."""
+        try:
+            fault_point("client.receive")
+            self._take(frame)
+        except Exception:
+            log.exception("a message of the engine could not be taken in")
+            for request_id in [*self._streams]:
+                self._fail_one(request_id, RequestFailedError("what the engine said could not be taken in"))
+
+    def _fail_one(self, request_id: str, error: TriviumError) -> None:
+        """What the engine holds of it is given back."""
+        if (stream := self._streams.pop(request_id, None)) is not None:
+            stream.fail(error)
+            self.cancel(request_id)
 
     def _take(self, frame: bytes) -> None:
         message = decode_from_engine(frame)
@@ -483,13 +531,7 @@ class EngineClient:
                 for delta in deltas:
                     self._take_delta(delta)
             case Stats():
-                self._last_stats = message
-                self._admission.hear(message.scheduler.prompt_token_seconds)
-                if self._watchdog is not None:
-                    self._watchdog.hear(message.last_turn, message.longest_step)
-                asked = self._stats_asked.get(message.ticket) if message.ticket is not None else None
-                if asked is not None and not asked.done():
-                    asked.set_result(message)
+                self._take_stats(message)
             case Refused(request_id, report):
                 if (stream := self._streams.pop(request_id, None)) is not None:
                     stream.fail(restore_error(report))
@@ -511,9 +553,28 @@ class EngineClient:
         stream = self._streams.get(delta.request_id)
         if stream is None:
             return
-        stream.put(delta)
+        try:
+            fault_point("client.delta", delta.request_id)
+            stream.put(delta)
+        except Exception:
+            log.exception("what the engine said of %s could not be taken in", delta.request_id)
+            self._fail_one(delta.request_id, RequestFailedError("what the engine said could not be taken in"))
+            return
         if stream.ended.is_set():
             del self._streams[delta.request_id]
+
+    def _take_stats(self, stats: Stats) -> None:
+        asked = self._stats_asked.get(stats.ticket) if stats.ticket is not None else None
+        if asked is not None and not asked.done():
+            asked.set_result(stats)
+        try:
+            fault_point("client.stats")
+            self._last_stats = stats
+            self._admission.hear(stats.scheduler.prompt_token_seconds)
+            if self._watchdog is not None:
+                self._watchdog.hear(stats.last_turn, stats.longest_step)
+        except Exception:
+            log.exception("the engine's figures could not be taken in")
 
     async def _until_serving(self) -> None:
         try:

@@ -20,6 +20,7 @@ from trivium.engine.warm_up import warm_up
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
+from trivium.faults import fault_point
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
@@ -30,7 +31,7 @@ from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.schedule.snapshot import Snapshot
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
-from trivium.types.errors import InvalidRequestError, TriviumError
+from trivium.types.errors import InvalidRequestError, RequestFailedError, TriviumError
 from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
@@ -98,6 +99,7 @@ class EngineCore:
 
         One with a grammar comes into the queue when that is ready; why it cannot be is then told by `take_refusals`.
         """
+        fault_point("core.check", request.id)
         _check_token_ids(request, self.card.vocab_size)
         if request.sampling.grammar is None:
             self._enqueue(request)
@@ -105,6 +107,7 @@ class EngineCore:
         if request.id in self._antechamber:
             raise InvalidRequestError(f"a request with the id {request.id!r} is already being served", param="id")
         self._scheduler.check(request)
+        fault_point("antechamber.enter", request.id)
         self._antechamber.enter(request)
 
     def _enqueue(self, request: Request, grammar_seconds: float = 0.0) -> None:
@@ -118,9 +121,14 @@ class EngineCore:
         for visitor in self._antechamber.leave(idle=not self._scheduler.has_work):
             request = visitor.request
             try:
+                fault_point("antechamber.admit", request.id)
                 self._enqueue(request, time.monotonic() - visitor.entered)
             except TriviumError as error:
                 self._antechamber.refuse(request, error)
+                continue
+            except Exception as error:
+                log.exception("%s could not be queued", request.id)
+                self._antechamber.refuse(request, RequestFailedError(what_happened(error)))
                 continue
             for index in visitor.cancelled:
                 self._scheduler.cancel(request.id, index, time.monotonic())
@@ -143,6 +151,7 @@ class EngineCore:
         """Launches the next step, and takes in the oldest if more are running than may, or if there is none to launch."""
         self._admit_prepared()
         cancelled, self._cancelled_early = self._cancelled_early, []
+        fault_point("core.plan")
         step = self._scheduler.plan(time.monotonic())
         if step is None and not self._running:
             return cancelled + self._scheduler.take_deltas()
@@ -155,6 +164,7 @@ class EngineCore:
         except Exception as error:
             return cancelled + self._give_up(error)
         self._failures.succeeded()
+        fault_point("core.commit")
         return cancelled + self._scheduler.commit(result, time.monotonic())
 
     def _give_up(self, error: Exception) -> list[Delta]:

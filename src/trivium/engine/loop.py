@@ -25,6 +25,7 @@ from trivium.engine.messages import (
     encode,
     report_error,
 )
+from trivium.faults import fault_point
 from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
@@ -78,6 +79,14 @@ class EngineLoop:
 
     def run(self) -> int:
         """Turns until told to end; the process's exit code."""
+        try:
+            return self._turn_to_the_end()
+        except Exception as error:
+            log.exception("the engine's loop failed")
+            say_goodbye(self._socket, Fault(f"the engine's loop failed: {_sentence(error)}"))
+            return EXIT_FAULT
+
+    def _turn_to_the_end(self) -> int:
         while True:
             self._take_messages()
             if self._shut_down:
@@ -100,12 +109,12 @@ class EngineLoop:
                 self._step_seconds += self._last_step - began
                 self._longest_step = max(self._longest_step, self._last_step - began)
                 if deltas:
-                    self._send(Deltas(deltas))
+                    self._send_deltas(deltas)
                 for request_id, refusal in self._core.take_refusals():
                     self._send(Refused(request_id, report_error(refusal)))
             self._last_turn = time.monotonic()
             if self._last_turn - self._last_beat >= HEARTBEAT:
-                self._send_stats()
+                self._beat()
 
     def _take_messages(self) -> None:
         """All that wait; with nothing to do, sleeps until one comes or it is time to give a sign of life."""
@@ -117,6 +126,7 @@ class EngineLoop:
                 frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            fault_point("loop.receive")
             self._take(frame)
 
     def _take(self, frame: bytes) -> None:
@@ -127,9 +137,9 @@ class EngineLoop:
             case Request() as request:
                 self._add(request)
             case Cancel(request_id, index):
-                self._core.cancel(request_id, index)
+                self._cancel(request_id, index)
             case GetStats(ticket, with_snapshot):
-                self._send_stats(ticket, with_snapshot)
+                self._beat(ticket, with_snapshot)
             case Drain():
                 self._draining = True
             case Shutdown():
@@ -139,6 +149,7 @@ class EngineLoop:
         try:
             if self._draining:
                 raise OverloadedError("the engine is draining and takes no new requests", retry_after=5.0)
+            fault_point("loop.add", request.id)
             self._core.add(request)
         except TriviumError as error:
             self._send(Refused(request.id, report_error(error)))
@@ -147,8 +158,35 @@ class EngineLoop:
             failure = RequestFailedError(f"the engine could not take the request: {_sentence(error)}")
             self._send(Refused(request.id, report_error(failure)))
 
-    def _send_stats(self, ticket: int | None = None, with_snapshot: bool = False) -> None:
+    def _cancel(self, request_id: str, index: int | None) -> None:
+        try:
+            fault_point("loop.cancel", request_id)
+        except Exception:  # it runs to its end, and nobody reads it
+            log.exception("%s could not be ended before its time", request_id)
+            return
+        self._core.cancel(request_id, index)
+
+    def _send_deltas(self, deltas: list[Delta]) -> None:
+        """Where they cannot be sent, those whose tokens are lost end: no answer is told with a gap in it."""
+        try:
+            fault_point("loop.send_deltas")
+            self._send(Deltas(deltas))
+        except Exception:
+            log.exception("what a step brought could not be sent")
+            failure = report_error(RequestFailedError("what a step brought could not be sent"))
+            for request_id in {delta.request_id for delta in deltas}:
+                self._core.cancel(request_id)
+                self._send(Refused(request_id, failure))
+
+    def _beat(self, ticket: int | None = None, with_snapshot: bool = False) -> None:
         self._last_beat = time.monotonic()
+        try:
+            fault_point("loop.send_stats")
+            self._send_stats(ticket, with_snapshot)
+        except Exception:
+            log.exception("the engine's figures could not be told")
+
+    def _send_stats(self, ticket: int | None = None, with_snapshot: bool = False) -> None:
         self._send(
             Stats(
                 scheduler=self._core.stats(),

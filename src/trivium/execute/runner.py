@@ -22,6 +22,7 @@ from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import Drawn, Sampler
+from trivium.faults import fault_point
 from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
@@ -104,6 +105,7 @@ class Runner:
 
     def result(self, running: RunningStep) -> StepResult:
         """Waits for the step's end."""
+        fault_point("runner.result")
         running.copies.wait()
         sampled, failures = self._sampler.take(running.drawn) if running.drawn is not None else ([], [])
         if running.masked_rows:
@@ -146,7 +148,9 @@ class Runner:
         if not self._pooling and (logits := self.graph.decode(step)) is not None:
             self._draw(logits, [work.row for work in step.work], running)
             return
+        fault_point("runner.batch")
         batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
+        fault_point("runner.forward")
         hidden = self.graph.forward(batch)
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
@@ -154,11 +158,13 @@ class Runner:
             states = hidden[batch.last]
             if self._pooling:
                 self._pool(states, row_ids, running)
+            fault_point("runner.head")
             self._draw(self._model.logits(states), row_ids, running)
 
     def _pool(self, states: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
         pooled = {row: states[place] for place, row in enumerate(row_ids) if row in self._pooling}
         if pooled:
+            fault_point("runner.pool")
             running.pooled_rows = tuple(pooled)
             running.pooled = running.copies.take(torch.stack([*pooled.values()]).float())
 
@@ -174,6 +180,8 @@ class Runner:
             return
         problems = self._grammars.problems
         masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
+        if fault_point("runner.logits"):
+            logits[0] = torch.nan
         running.drawn = self._sampler.draw(logits, row_ids, masks, running.copies)
         running.masked_rows = tuple(masks)
         running.problems = {row: problems[row] for row in masks if row in problems}
@@ -192,6 +200,7 @@ class Runner:
         return fresh + resumed, torch.cat(parts) if parts else None
 
     def _apply_changes(self, step: Step) -> None:
+        fault_point("runner.changes")
         for row in step.ends:
             self._end_row(row)
         for start in step.starts:
@@ -206,6 +215,7 @@ class Runner:
                 self._grammars.open_row(start.row, start.sampling.grammar, generated)
         self._grammars.ask_for_masks()
         if step.copies:
+            fault_point("runner.copies")
             self._kv.copy_blocks([(copy.src, copy.dst) for copy in step.copies])
         for work in step.work:
             if work.tables:
@@ -220,6 +230,7 @@ class Runner:
             num_top = self._prompt_scores.get(item.row)
             stop = min(item.start + item.count, int(self._rows.num_prompt_tokens[item.row]) - 1)
             if num_top is not None and stop > item.start:
+                fault_point("runner.prompt_logprobs")
                 predicted = torch.from_numpy(self._rows.tokens[item.row, item.start + 1 : stop + 1])
                 predicted = predicted.to(self._device, non_blocking=True)
                 rows = hidden[offset : offset + stop - item.start]

@@ -13,6 +13,7 @@ from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampling import SamplingColumns
+from trivium.faults import fault_point
 from trivium.kernels.ops import Ops
 from trivium.kernels.sample import ALL_BANNED, NOT_FINITE
 from trivium.types.request import Sampling
@@ -51,6 +52,7 @@ class Sampler:
 
         `grammar_masks`: by row, int32 [ceil(V / 32)]; bit t % 32 of word t // 32 says whether token t may come next.
         """
+        fault_point("runner.sample")
         ids = np.array(row_ids, dtype=np.int64)
         batch = self._columns.batch(ids, self._rows, logits.shape[1], logits.device, grammar_masks)
         chosen = self._forced(self._ops.sample(logits, batch), row_ids, grammar_masks)
@@ -96,6 +98,7 @@ class Sampler:
         places = [place for place, row in enumerate(row_ids) if row in wanted] if wanted else []
         if not places:
             return None, ()
+        fault_point("runner.logprobs")
         rows = [row_ids[place] for place in places]
         if len(places) < len(row_ids):
             logits, tokens = logits[places], tokens[places]

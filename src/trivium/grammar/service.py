@@ -17,6 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from trivium.faults import fault_point
 from trivium.grammar.child import GrammarProcess
 from trivium.grammar.limits import GrammarLimits
 from trivium.grammar.messages import (
@@ -157,6 +158,7 @@ class GrammarService:
         changes = self._rows
         if not changes:
             return
+        fault_point("grammar.update")
         try:
             opened = [
                 RowOpening(row, self._key_of(compiled.text), tokens)
@@ -173,6 +175,7 @@ class GrammarService:
         was late before, not even that; but where there is nothing else to do, until one of them has its mask."""
         if not self._rows.awaited:
             return set()
+        fault_point("grammar.masks")
         began = now = time.monotonic()
         while late := self._rows.awaited.keys() & set(rows):
             if now - min(asked.at for asked in self._rows.awaited.values()) > self._limits.answer_seconds:
@@ -227,6 +230,8 @@ class GrammarService:
             self._counts.refused += 1
             kind = RequestFailedError if trial.is_our_fault else InvalidRequestError
             preparation.error = kind(trial.why)
+            if trial.is_our_fault:  # whoever asks again may have better luck
+                self._known = OrderedDict(item for item in self._known.items() if item[1] is not preparation)
             return
         self._counts.compiled += 1
         key = self._keep(trial.compiled, trial.num_bytes)

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
+from trivium.faults import fault_point
 from trivium.grammar.limits import MIB, GrammarLimits
 from trivium.grammar.messages import Line, Trial, Try
 from trivium.grammar.translate import translate
@@ -82,6 +83,7 @@ class TrialServer:
             self._line.close()
             code = 1
             try:
+                fault_point("grammar.compile")
                 _answer(writing, task, self._vocabulary, self._limits)
                 code = 0
             except Exception:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from trivium.faults import fault_point
 from trivium.llm.outputs import (
     CompletionDelta,
     CompletionOutput,
@@ -57,6 +58,7 @@ class Collector:
 
     def take(self, deltas: Iterable[Delta]) -> list[int]:
         """Returns the sequences that a stop string has ended and that the engine has yet to be told of."""
+        fault_point("llm.collect", self._request.id)
         stopped: list[int] = []
         token_came = False
         for delta in deltas:
@@ -80,6 +82,7 @@ class Collector:
 
     def output(self) -> RequestOutput:
         """The whole state; what is new in it is told once, in the completions' deltas."""
+        fault_point("llm.output", self._request.id)
         self._last = [
             completion.output() if completion.has_news else _without_news(last)
             for completion, last in zip(self._completions, self._last, strict=True)

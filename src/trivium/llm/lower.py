@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trivium.faults import fault_point
 from trivium.llm.params import MAX_SEED, SamplingParams
 from trivium.llm.prompts import Prompt, split_prompt
 from trivium.llm.structured import read_structured_outputs
@@ -41,6 +42,7 @@ def lower_request(
     salt: str = "",
 ) -> Request:
     """Refuses here what the engine could only refuse later. `drawn_seed` is used where the parameters have none."""
+    fault_point("llm.lower", request_id)
     _check_makes_text(card)
     params.check()
     token_ids = _truncate(prompt.token_ids, params, card)
@@ -65,6 +67,7 @@ def lower_pooling(
     prompt: LoweredPrompt, card: ModelCard, *, request_id: str, priority: int = 0, salt: str = "", second_from: int = 0
 ) -> Request:
     """For what the model makes of a prompt, as a vector. A decoder draws one token with it."""
+    fault_point("llm.lower_pooling", request_id)
     token_ids = prompt.token_ids
     if not token_ids:
         raise InvalidRequestError("the prompt has no tokens", param="prompt")
@@ -181,6 +184,7 @@ def _lower_grammar(params: SamplingParams, tokenizer: Tokenizer | None) -> Gramm
     structured = read_structured_outputs(params.structured_outputs)
     if structured is None:
         return None
+    fault_point("llm.lower_grammar")
     _needed(tokenizer, "an answer of a given form", structured.param)
     return structured.lower()
 

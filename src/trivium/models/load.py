@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from trivium.faults import fault_point
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Ops
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
@@ -54,6 +55,7 @@ def load_model(
     `max_position` bounds the positions that will be asked for (None: all that the model was made for). `packed` may hold
     weights that need not be packed again.
     """
+    fault_point("model.load")
     located = locate_weights(source)
     spec, checkpoint, found = located.spec, located.checkpoint, located.found
     done, total = 0, sum(weight.nbytes(checkpoint) for weight in found)

@@ -10,13 +10,13 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
+from trivium.faults import fault_point
 from trivium.formats.mapped_file import reason
 from trivium.formats.packed_file import PackedFile, identify, packed_path, place_weights, sweep, write_packed
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Packing
 from trivium.kernels.weights import PackedTensor
 from trivium.models.checkpoint import as_torch
-from trivium.types.errors import ModelFileError
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +125,10 @@ class PackedOnDisk:
         if not self._path.exists():
             return
         try:
+            fault_point("packed.read")
             self._file = PackedFile.open(self._path)
             os.utime(self._path)  # the file not used for the longest is the first to go
-        except (ModelFileError, OSError) as error:
+        except Exception as error:  # all of it can be made anew
             return self._distrust(str(error))
         if self._file.header.version != self._packing.version:
             self._distrust("the packed file is of another version")
@@ -157,6 +158,7 @@ class PackedOnDisk:
 
     def _write(self, nbytes: int) -> None:
         try:
+            fault_point("packed.write")
             sweep(self._directory, self._room_bytes - nbytes)
             weights = [
                 (name, packed.type, packed.shape, packed.data.nbytes, self._packing.checksum(packed.data.flatten()))
@@ -166,6 +168,8 @@ class PackedOnDisk:
             write_packed(self._path, header, [packed.data.flatten().numpy() for packed in self._weights.values()])
         except OSError as error:
             log.warning("the packed weights could not be kept in %s: %s", self._path, reason(error))
+        except Exception:
+            log.exception("the packed weights could not be kept in %s", self._path)
 
 
 def packed_weights(

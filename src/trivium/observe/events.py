@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -9,6 +10,8 @@ from msgspec import Struct
 from trivium.observe.request_account import RequestAccount
 from trivium.observe.request_end import RequestEnd
 from trivium.types.grammar_stats import GrammarStats
+
+log = logging.getLogger(__name__)
 
 
 class RequestReceived(Struct, frozen=True):
@@ -83,3 +86,11 @@ class EngineSample(Struct, frozen=True):
 
 Event = RequestReceived | FirstToken | TextEncoded | TokensGenerated | SequenceEnded | RequestEnded | EngineSample
 Listener = Callable[[Event], None]
+
+
+def tell(listener: Listener, event: Event) -> None:
+    """A listener that fails is a bug in it, and no matter of the request that it was told of."""
+    try:
+        listener(event)
+    except Exception:
+        log.exception("an event was not taken in: %s", type(event).__name__)

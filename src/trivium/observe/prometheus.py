@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trivium.faults import fault_point
 from trivium.observe.events import (
     EngineSample,
     Event,
@@ -106,6 +107,7 @@ class Metrics:
         self._vllm_names.register(VllmNames(registry.collect))
 
     def on_event(self, event: Event) -> None:
+        fault_point("observe.metrics")
         match event:
             case TokensGenerated():
                 self._generated_tokens.inc(event.count)
@@ -114,7 +116,6 @@ class Metrics:
                         self._inter_token.observe(event.seconds / event.count)
             case RequestReceived():
                 self._received.inc()
-                self._in_flight.inc()
             case FirstToken():
                 self._prompt_tokens.inc(event.num_prompt_tokens)
                 self._cached_tokens.inc(event.num_cached_tokens)
@@ -126,7 +127,6 @@ class Metrics:
             case SequenceEnded():
                 self._sequences.labels(event.reason).inc()
             case RequestEnded():
-                self._in_flight.dec()
                 self._ended.labels(event.end).inc()
                 for cause, seconds in event.account.causes.items():
                     self._causes.labels(cause).inc(max(seconds, 0.0))
@@ -141,7 +141,9 @@ class Metrics:
         for name in self._engine.samples.keys() - known:
             del self._engine.samples[name]
 
-    def exposition(self) -> bytes:
+    def exposition(self, in_flight: int = 0) -> bytes:
+        """`in_flight`: requests for text, as whoever serves them counts them."""
+        self._in_flight.set(in_flight)
         return generate_latest(self.registry) + generate_latest(self._vllm_names)
 
 

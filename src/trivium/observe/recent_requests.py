@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from trivium.faults import fault_point
 from trivium.observe.events import Event, RequestEnded
 from trivium.observe.request_account import RequestAccount
 
@@ -18,6 +19,7 @@ class RecentRequests:
         self._accounts: OrderedDict[str, RequestAccount] = OrderedDict()
 
     def on_event(self, event: Event) -> None:
+        fault_point("observe.recent")
         if not isinstance(event, RequestEnded):
             return
         self._accounts.pop(event.request_id, None)

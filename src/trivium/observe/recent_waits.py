@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
+from trivium.faults import fault_point
 from trivium.observe.events import Event, FirstToken, TokensGenerated
 
 WINDOW_SECONDS = 60.0
@@ -31,6 +32,7 @@ class RecentWaits:
         self._inter_token: deque[tuple[float, float]] = deque(maxlen=MAX_WAITS)
 
     def on_event(self, event: Event) -> None:
+        fault_point("observe.waits")
         match event:
             case TokensGenerated(seconds=float(seconds), count=count):
                 self._inter_token.append((self._now(), seconds / count))

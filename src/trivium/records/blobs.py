@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trivium.faults import fault_point
 from trivium.types.errors import StorageError
 
 # What has no record and is older is the remains of a process that was killed.
@@ -42,8 +43,10 @@ class Blobs:
     def publish(self, incoming: IncomingBlob, blob_id: str) -> Blob:
         """Gives the bytes their name, for good."""
         blob = incoming.finish()
-        os.replace(incoming.path, self.path(blob_id))
-        _sync(self._kept)
+        with disk_failures_told():
+            fault_point("blobs.publish")
+            os.replace(incoming.path, self.path(blob_id))
+            _sync(self._kept)
         return blob
 
     def link(self, blob_id: str, name: str) -> None:
@@ -78,10 +81,13 @@ class IncomingBlob:
         self.path = path
         self.size = 0
         self._digest = hashlib.sha256()
-        self._file = open(path, "xb")  # noqa: SIM115
+        with disk_failures_told():
+            fault_point("blobs.open")
+            self._file = open(path, "xb")  # noqa: SIM115
 
     def write(self, data: bytes) -> None:
         with disk_failures_told():
+            fault_point("blobs.write")
             self._file.write(data)
         self._digest.update(data)
         self.size += len(data)
@@ -93,6 +99,7 @@ class IncomingBlob:
 
     def finish(self) -> Blob:
         with disk_failures_told():
+            fault_point("blobs.sync")
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from trivium.faults import fault_point
 from trivium.records.schema import bring_up_to_date
 from trivium.types.errors import StorageError
 
@@ -83,8 +84,9 @@ class Database:
         except IndexError:
             connection = self._connect()
         try:
+            fault_point("records.read")
             return work(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StorageError(f"{self._path} could not be read: {error}") from error
         finally:
             self._idle_readers.append(connection)
@@ -131,19 +133,21 @@ class Database:
             for write in writes:
                 connection.execute("SAVEPOINT one")
                 try:
+                    fault_point("records.write")
                     write.result = write.work(connection)
                 except Exception as error:
                     connection.execute("ROLLBACK TO one")
                     write.error = self._told(error)
                 connection.execute("RELEASE one")
+            fault_point("records.commit")
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:  # who waits is told; the thread that writes for all goes on
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             for write in writes:
                 write.error = self._told(error)
 
     def _told(self, error: Exception) -> Exception:
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, (sqlite3.Error, OSError)):
             return StorageError(f"{self._path} could not be written: {error}")
         return error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trivium.faults import fault_point
 from trivium.records.blobs import Blobs, IncomingBlob
 from trivium.records.database import Database
 from trivium.records.ids import new_id
@@ -44,6 +45,7 @@ class FileRecords:
         return self._blobs.incoming()
 
     async def keep(self, incoming: IncomingBlob, filename: str, purpose: str, seconds: int | None) -> FileRecord:
+        fault_point("files.keep")
         owner = self._viewer.name
         record = await asyncio.to_thread(self.publish, incoming, filename, purpose, seconds, owner)
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from trivium.faults import fault_point
 from trivium.serve.errors import ApiError, ClientGoneError, invalid
 from trivium.serve.limits import Limits
 
@@ -42,6 +43,7 @@ def _check_content_type(request: Request) -> None:
 
 
 async def _read(request: Request, limits: Limits) -> bytes:
+    fault_point("http.body")
     parts = bytearray()
     async with body_in_time(limits.body_seconds):
         async for part in body_parts(request, limits.body_bytes, limits):
@@ -93,6 +95,7 @@ async def _discard(request: Request, limits: Limits) -> None:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    fault_point("http.decode")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

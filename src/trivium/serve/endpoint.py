@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trivium.faults import fault_point
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
 from trivium.serve.request_times import being_served
@@ -31,6 +32,7 @@ class GenerationEndpoint:
             with self._state.request(request_id) as span, being_served(span.times):
                 send = span.times.timed(send)
                 try:
+                    fault_point("http.admit")
                     self._state.check_open()
                     with asking().request():
                         async with AsyncExitStack() as leases:

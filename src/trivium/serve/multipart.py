@@ -9,6 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
+from trivium.faults import fault_point
 from trivium.records.blobs import IncomingBlob
 from trivium.serve.body import body_in_time, body_parts
 from trivium.serve.errors import ApiError, invalid
@@ -81,6 +82,7 @@ class _Form:
             raise invalid("the boundary between the parts of the form is too long") from None
 
     def feed(self, data: bytes) -> None:
+        fault_point("http.upload")
         try:
             self._parser.write(data)
         except FormParserError:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from trivium.engine.client import EngineState
 from trivium.engine.messages import Stats
+from trivium.faults import fault_point
 from trivium.observe.events import EngineSample
 from trivium.observe.prometheus import CONTENT_TYPE
 from trivium.serve.errors import not_now
@@ -38,10 +39,11 @@ async def progress(state: ServerState, request: Request) -> Response:
 
 async def metrics(state: ServerState, request: Request) -> Response:
     """The server's own numbers always; an engine's as of now, or as it last told them while it does not answer."""
+    fault_point("metrics.scrape")
     loaded = state.models.loaded()
     await asyncio.gather(*(_tell_sample(state, berth.model) for berth in loaded))
     state.metrics.forget_engines({berth.model.name for berth in loaded})
-    return Response(state.metrics.exposition(), media_type=CONTENT_TYPE)
+    return Response(state.metrics.exposition(state.in_flight), media_type=CONTENT_TYPE)
 
 
 async def _tell_sample(state: ServerState, model: ServedModel) -> None:

@@ -3,6 +3,7 @@ tasks that a request starts have it too."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,13 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from starlette.types import Message, Send
 
+from trivium.faults import fault_point
 from trivium.observe.energy import EnergyMeter
 from trivium.observe.prices import Cost, Prices
 from trivium.observe.request_account import RequestAccount, SequenceGroup, account_for
 from trivium.observe.request_end import RequestEnd
+
+log = logging.getLogger("trivium.serve")
 
 SLOW_SEND_SECONDS = 0.001  # writes that the system's buffers take at once are no wait for the client
 
@@ -53,7 +57,16 @@ class RequestTimes:
         return timed_send
 
     def account(self, end: RequestEnd) -> RequestAccount:
-        """As of now."""
+        """As of now. Where it cannot be summed up, the time as a whole is told: the request itself has nothing to do with it."""
+        try:
+            return self._summed_up(end)
+        except Exception:
+            log.exception("request %s: its account cannot be summed up", self._request_id)
+            seconds = time.monotonic() - self._began
+            return RequestAccount(self._request_id, end, self._received_at, seconds, {}, caller=self._caller)
+
+    def _summed_up(self, end: RequestEnd) -> RequestAccount:
+        fault_point("observe.account", self._request_id)
         now = time.monotonic()
         last_text = max((group.ended for group in self._groups), default=now)
         slow = sum(ended - max(began, last_text) for began, ended in self._slow_sends if ended > last_text)

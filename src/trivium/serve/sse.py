@@ -10,6 +10,7 @@ from contextlib import aclosing
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
+from trivium.faults import fault_point
 from trivium.serve.disconnect import cancel_and_wait, client_gone
 from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
 from trivium.serve.limits import Limits
@@ -112,6 +113,7 @@ class EventStreamResponse:
             patience = self._limits.keep_alive_seconds - silence
 
     async def _start(self, send: Send) -> None:
+        fault_point("sse.start")
         self._started = True
         headers = [
             (b"content-type", self._framing.media_type),
@@ -121,6 +123,7 @@ class EventStreamResponse:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _send(self, send: Send, body: bytes) -> None:
+        fault_point("sse.send")
         self._sending = True
         await send({"type": "http.response.body", "body": body, "more_body": True})
         self._sending = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from trivium.observe.energy import EnergyMeter
-from trivium.observe.events import Event, Listener, RequestEnded, RequestReceived
+from trivium.observe.events import Event, Listener, RequestEnded, RequestReceived, tell
 from trivium.observe.prices import Prices
 from trivium.observe.prometheus import Metrics
 from trivium.observe.recent_requests import RecentRequests
@@ -55,10 +55,8 @@ class ServerState:
         self.idle.set()
 
     def emit(self, event: Event) -> None:
-        self.metrics.on_event(event)
-        self.recent.on_event(event)
-        for listener in self.listeners:
-            listener(event)
+        for listener in (self.metrics.on_event, self.recent.on_event, *self.listeners):
+            tell(listener, event)
 
     @property
     def records(self) -> Records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Collection, Iterable
 
+from trivium.faults import fault_point
 from trivium.text.tokenizer import Tokenizer
 
 
@@ -31,11 +32,13 @@ class Detokenizer:
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens make whole."""
+        fault_point("text.detokenize")
         data = b"".join([self._tokenizer.token_bytes(token) for token in tokens if token not in self._skipped])
         return self._utf8.decode(self._strip(data))
 
     def finish(self) -> str:
         """What was held back: bytes that no token can complete any more are U+FFFD."""
+        fault_point("text.detokenize_end")
         return self._utf8.decode(b"", final=True)
 
     def _strip(self, data: bytes) -> bytes:

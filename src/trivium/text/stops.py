@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trivium.faults import fault_point
 from trivium.types.errors import InvalidRequestError
 
 
@@ -26,6 +27,7 @@ class StopStrings:
 
     def feed(self, text: str, num_tokens: int) -> str:
         """The text that may be shown now; `num_tokens` have been generated, those of `text` included."""
+        fault_point("text.stops")
         if self.matched is not None:
             return ""
         pending = self._held + text

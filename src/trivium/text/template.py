@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from jinja2 import TemplateError, TemplateSyntaxError
 
+from trivium.faults import fault_point
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.huggingface import HFDirectory
 from trivium.formats.source import ModelSource
@@ -80,6 +81,7 @@ class ChatTemplate:
 
         `extra` is what else the template may look at: documents, enable_thinking …
         """
+        fault_point("text.template")
         template = self._choose(bool(tools))
         try:
             prepared = template.prepare(_plain(messages, "messages"))

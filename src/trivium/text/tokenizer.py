@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tokenizers import Encoding
 
+from trivium.faults import fault_point
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.source import ModelSource
 from trivium.text.gguf_tokenizer import read_gguf_tokenizer
@@ -50,6 +51,7 @@ class Tokenizer:
         return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        fault_point("text.tokenize")
         for text in texts:
             _check_encodable(text)
         try:
@@ -106,6 +108,7 @@ class Tokenizer:
 
     def token_text(self, id: int) -> str:
         """The token's text alone, for show: a part of a character is U+FFFD."""
+        fault_point("text.token_text")
         return self.token_bytes(id).decode("utf-8", "replace")
 
     def token_id(self, token: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import resource
@@ -20,6 +21,7 @@ from oracle import SIZES, random_weights
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from trivium import faults
 from trivium.formats import packed_file
 from trivium.formats.packed_file import PackedFile, packed_path
 from trivium.formats.quant_types import QUANT_TYPES
@@ -207,6 +209,24 @@ def test_a_disk_that_fills_up_leaves_nothing_behind_and_is_told(
     assert "could not be kept" in caplog.text and "File too large" in caplog.text
     assert list((tmp_path / "packed").iterdir()) == []
     assert answers(decoder).isfinite().all()
+
+
+@pytest.mark.parametrize("action", ["os_error", "raise"])
+@pytest.mark.parametrize("point", ["packed.read", "packed.write"])
+def test_a_fault_around_the_packed_file_harms_no_start(
+    point: str, action: str, model: Path, tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed, _ = start(model, tmp_path / "packed", ops)
+    if point == "packed.write":
+        packed_path(tmp_path / "packed", model).unlink()
+    plan = tmp_path / "faults.json"
+    plan.write_text(json.dumps([{"point": point, "action": action}]))
+    monkeypatch.setattr(faults, "_INJECTOR", faults.Injector(plan))
+    disturbed, _ = start(model, tmp_path / "packed", ops)
+    assert (tmp_path / "faults.json.fired").exists()
+    assert torch.equal(answers(undisturbed), answers(disturbed))
+    again, _ = start(model, tmp_path / "packed", ops)
+    assert torch.equal(answers(undisturbed), answers(again))
 
 
 def test_more_than_packed_files_may_take_is_not_kept(model: Path, tmp_path: Path, ops: Ops) -> None:

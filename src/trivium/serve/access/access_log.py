@@ -8,6 +8,7 @@ import os
 import msgspec
 from msgspec import Struct
 
+from trivium.faults import fault_point
 from trivium.types.errors import ConfigError
 
 logger = logging.getLogger("trivium.serve")
@@ -52,9 +53,10 @@ class AccessLog:
 
     def write(self, entry: Entry) -> None:
         try:
+            fault_point("access.log")
             os.write(self._descriptor, msgspec.json.encode(entry) + b"\n")
             self._has_failed = False
-        except OSError as error:
+        except Exception as error:  # whatever it is, the answer was sent
             if not self._has_failed:
-                logger.error("the access log %s cannot be written: %s", self._path, error.strerror)
+                logger.error("the access log %s cannot be written: %s", self._path, error)
             self._has_failed = True

@@ -26,17 +26,24 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        caller = self._keyring.caller_of(_secrets(headers))
-        if caller is None and self._is_open(scope):
-            caller = Caller(is_admin=False)
-        if caller is None:
-            response = await answer_error(Request(scope), _refusal(has_key=any(_secrets(headers))))
+        try:
+            caller = self._caller(headers, scope)
+        except Exception as error:
+            response = await answer_error(Request(scope), error)
             await response(scope, receive, send)
             return
         if caller is not ANYBODY:
             scope["state"]["key"] = caller.name
         with acting_as(caller):
             await self._app(scope, receive, _telling_what_is_left(caller, send))
+
+    def _caller(self, headers: Headers, scope: Scope) -> Caller:
+        caller = self._keyring.caller_of(_secrets(headers))
+        if caller is not None:
+            return caller
+        if not self._is_open(scope):
+            raise _refusal(has_key=any(_secrets(headers)))
+        return Caller(is_admin=False)
 
     def _is_open(self, scope: Scope) -> bool:
         path: str = scope["path"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from trivium.faults import fault_point
 from trivium.serve.access.allowance import Allowance
 from trivium.serve.access.caller import ANYBODY, Caller
 from trivium.serve.access.keys import Key, digest_of, read_key_file
@@ -62,6 +63,7 @@ class Keyring:
 
     def caller_of(self, secrets: Iterable[str]) -> Caller | None:
         """Who knows one of these secrets. How long it takes does not tell how much of one was right."""
+        fault_point("access.caller")
         if not self._callers:
             return ANYBODY
         found = None

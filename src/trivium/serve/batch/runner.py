@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass
 
+from trivium.faults import fault_point
 from trivium.records.batches import BatchRecord, BatchStatus
 from trivium.serve.batch.run import BatchRun, BatchTools
 from trivium.serve.disconnect import cancel_and_wait
@@ -17,7 +19,10 @@ log = logging.getLogger("trivium.serve")
 
 LOOK_SECONDS = 2.0  # between looks for what other processes changed in the records
 CLEAN_UP_SECONDS = 3600.0
-RETRY_SECONDS = 30.0  # before a batch whose run failed in a way that nobody foresaw is tried again
+FIRST_RETRY_SECONDS = (
+    1.0  # before a batch whose run failed in a way that nobody foresaw is tried again; doubles with each
+)
+RETRY_SECONDS = 30.0  # at most
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class BatchRunner:
         self._news = news
         self._running: dict[str, _Running] = {}
         self._order = itertools.count()
+        self._num_failures: Counter[str] = Counter()  # of batches, by id
 
     async def run(self) -> None:
         """Until it is cancelled. Requests under way are then given up; whoever takes up the batch runs them again."""
@@ -60,6 +66,7 @@ class BatchRunner:
 
     async def _look(self) -> None:
         """Takes up batches that nobody runs, and tells those that run of their cancelling."""
+        fault_point("batches.look")
         self._running = {batch_id: running for batch_id, running in self._running.items() if not running.task.done()}
         for batch in await self._tools.records.batches.unfinished(self._model):
             running = self._running.get(batch.id)
@@ -75,10 +82,13 @@ class BatchRunner:
         if claim is None:  # another process runs it
             return
         try:
+            fault_point("batches.run")
             await run.to_its_end()
             claim.retire()
         except Exception:
             log.exception("batch %s failed in a way that nobody foresaw, and is tried again", batch.id)
-            await asyncio.sleep(RETRY_SECONDS)
+            seconds = min(FIRST_RETRY_SECONDS * 2 ** self._num_failures[batch.id], RETRY_SECONDS)
+            self._num_failures[batch.id] += 1
+            await asyncio.sleep(seconds)
         finally:
             claim.give_back()

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trivium.faults import fault_point
 from trivium.llm.outputs import CompletionDelta, CompletionOutput, RequestOutput
 from trivium.llm.structured import read_structured_outputs
 from trivium.serve.chat.forms import answer_form
@@ -43,6 +44,7 @@ async def open_chat(model: ServedModel, request: ChatRequest, id: str) -> Chat:
 
     Front ends other than OpenAI's write their requests as a ChatRequest first.
     """
+    fault_point("chat.open", id)
     tools = read_tools(request, model.limits)
     sampling = chat_sampling(request, model)
     prompt = await chat_prompt(model, request, tools.offered)

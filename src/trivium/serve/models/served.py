@@ -9,7 +9,7 @@ from functools import cached_property
 from trivium.dialects.detect import detect
 from trivium.dialects.dialect import Dialect
 from trivium.llm.async_llm import AsyncLLM
-from trivium.observe.events import Event, Listener
+from trivium.observe.events import Event, Listener, tell
 from trivium.observe.recent_waits import RecentWaits
 from trivium.serve.limits import Limits
 from trivium.text.fill_in_the_middle import FillInTheMiddle
@@ -30,8 +30,8 @@ class ServedModel:
     recent_waits: RecentWaits = field(default_factory=RecentWaits)
 
     def emit(self, event: Event) -> None:
-        self.listener(event)
-        self.recent_waits.on_event(event)
+        tell(self.listener, event)
+        tell(self.recent_waits.on_event, event)
 
     @property
     def card(self) -> ModelCard:

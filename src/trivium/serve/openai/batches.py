@@ -12,6 +12,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trivium.faults import fault_point
 from trivium.records.batches import BatchRecord, BatchStatus, LineError
 from trivium.records.ids import new_id
 from trivium.serve.body import read_json
@@ -106,6 +107,7 @@ async def create_batch(state: ServerState, request: Request) -> Response:
     file = await found_file(state, body.input_file_id, "input_file_id")
     if file.purpose != "batch":
         raise invalid(f"input_file_id: the file's purpose must be batch, but is {file.purpose}", "input_file_id")
+    fault_point("batches.create")
     now = int(time.time())
     batch = BatchRecord(
         id=new_id("batch_"),

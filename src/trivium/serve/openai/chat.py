@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium.dialects.parts import CallArguments, CallStart, Content, Part, Reasoning
+from trivium.faults import fault_point
 from trivium.llm.outputs import TokenLogprobDict
 from trivium.observe.request_account import RequestAccount
 from trivium.serve.body import read_json
@@ -71,6 +72,7 @@ class ChatAnswer:
         self._tells_metrics = tells_metrics
 
     def whole(self, result: ChatResult) -> ChatCompletion:
+        fault_point("chat.answer", self._chat.id)
         prompt = result.prompt_logprobs
         return ChatCompletion(
             id=self._chat.id,

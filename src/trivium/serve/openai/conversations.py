@@ -10,6 +10,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trivium.faults import fault_point
 from trivium.records.conversations import Conversation
 from trivium.records.ids import new_id
 from trivium.records.paging import Page
@@ -59,6 +60,7 @@ ADD = msgspec.json.Decoder(AddItems)
 async def create_conversation(state: ServerState, request: Request) -> Response:
     body = await read_json(request, CREATE, state.limits)
     check_metadata(body.metadata, state.limits)
+    fault_point("conversations.create")
     items = await _read_items(state, body.items or [])
     conversation = Conversation(new_id("conv_"), int(time.time()), body.metadata or {})
     await state.records.conversations.add(conversation, stored_items(items))

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from trivium.faults import fault_point
 from trivium.records.files import FileRecord
 from trivium.serve.errors import ApiError, invalid
 from trivium.serve.multipart import read_upload
@@ -58,6 +59,7 @@ class HeldFileResponse(FileResponse):
     """A file that is open from the beginning on: to delete it meanwhile cuts nobody off."""
 
     def __init__(self, path: Path, filename: str) -> None:
+        fault_point("blobs.read")
         self._descriptor = os.open(path, os.O_RDONLY)
         super().__init__(
             f"/dev/fd/{self._descriptor}",

@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trivium.faults import fault_point
 from trivium.records.conversations import StoredItem
 from trivium.records.paging import Page
 from trivium.serve.body import read_json
@@ -69,6 +70,7 @@ async def _stream(maker: ResponseMaker) -> AsyncGenerator[bytes]:
 
 async def retrieve_response(state: ServerState, request: Request) -> Response | EventStreamResponse:
     response_id: str = request.path_params["response_id"]
+    fault_point("responses.retrieve")
     query = read_query(request, RetrieveQuery)
     background = state.background_response(response_id)
     if background is not None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trivium.faults import fault_point
 from trivium.records.conversations import StoredItem
 from trivium.serve.chat.tools import read_tools
 from trivium.serve.errors import ApiError, invalid
@@ -28,6 +29,7 @@ class Context(Struct, frozen=True):
 
 
 async def read_context(state: ServerState, request: InputRequest) -> Context:
+    fault_point("responses.context")
     given = request.conversation
     conversation_id = given if given is None or isinstance(given, str) else given.id
     if request.previous_response_id is not None and conversation_id is not None:

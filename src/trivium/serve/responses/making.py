@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from trivium.faults import fault_point
 from trivium.records.ids import new_id
 from trivium.records.responses import StoredResponse
 from trivium.serve.chat.chat import Chat, open_chat
@@ -161,6 +162,7 @@ class ResponseMaker:
 
     async def keep(self, frames: Sequence[bytes] | None = None) -> None:
         """The response as it now is, for good; `frames` are its stream's, where it can be asked for again."""
+        fault_point("responses.keep")
         said = stored_items(self.response.output)
         conversation_id = self._context.conversation_id
         if self.response.status not in ("completed", "incomplete"):
