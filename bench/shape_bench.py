@@ -15,6 +15,12 @@ from turns import Turns
 LEAST_SHARE_OF_BANDWIDTH = 0.75
 
 
+def _on(command: EngineCommand, model: Path) -> EngineCommand:
+    """Ours keeps nothing on disk of a model that is started once."""
+    own = ("packed_cache_bytes=0",) if command.name == OURS else ()
+    return dataclasses.replace(command, model=model, settings=(*command.settings, *own))
+
+
 class ShapeBench:
     def __init__(self, turns: Turns, threads: int, folder: Path) -> None:
         self._turns = turns
@@ -40,7 +46,7 @@ class ShapeBench:
                 self._read_memory(weight_bytes)
                 self._turns.run(
                     name,
-                    {engine: dataclasses.replace(command, model=path) for engine, command in commands.items()},
+                    {engine: _on(command, path) for engine, command in commands.items()},
                     [SHAPE_DECODE, SHAPE_PREFILL],
                 )
                 self._read_memory(weight_bytes)

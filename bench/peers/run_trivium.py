@@ -9,7 +9,8 @@ from trivium import LLM, SamplingParams
 
 class Trivium:
     def __init__(self, model: str, threads: int, settings: dict[str, str]) -> None:
-        options = {"num_threads": threads, "skip_tokenizer_init": True, "device": "cpu", **settings}
+        given = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
+        options = {"num_threads": threads, "skip_tokenizer_init": True, "device": "cpu", **given}
         # The benchmark stops the engine while others have their turn; that is not to be taken for a failure.
         self._llm = LLM(model, stall_seconds=0, **options)
         self.about = {"kernels": list(self._llm.card.kernels), "graph": self._llm.card.graph}
