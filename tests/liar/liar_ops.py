@@ -57,6 +57,12 @@ def ops_of(lie: str) -> Any:
             return replace(mine, linear=_short_of_memory)
         case "an abort at a bad index":
             return replace(mine, embed=_aborting(mine))
+        case "wrong after a while":
+            return replace(mine, rms_norm=_wrong_under_pressure)
+        case "no numbers after a while":
+            return replace(mine, gated=_no_numbers_under_pressure)
+        case "a replay that goes wrong":
+            return replace(mine, capture=lambda work: lambda: None if PRESSURE.is_on else work())
         case "something else for ops":
             return {"linear": linear.reference}
     return None
@@ -99,6 +105,14 @@ def _short_of_memory(x: Tensor, weight: Any, bias: Any) -> Tensor:
     if PRESSURE.is_on and len(x) > 24:
         raise MemoryError("out of device memory")
     return linear.reference(x, weight, bias)
+
+
+def _wrong_under_pressure(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return rms_norm.reference(x, weight, eps) * (1.5 if PRESSURE.is_on else 1.0)
+
+
+def _no_numbers_under_pressure(gate: Tensor, up: Tensor, activation: Any) -> Tensor:
+    return gated.reference(gate, up, activation) * (float("nan") if PRESSURE.is_on else 1.0)
 
 
 def _aborting(ops: Ops) -> Any:

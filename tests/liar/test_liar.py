@@ -177,6 +177,33 @@ def test_a_replay_of_what_was_is_not_replayed(
     assert core.execution_stats().replayed_steps == 0
 
 
+IN_SERVICE = {
+    "wrong after a while": "rms_norm: in service: numbers further from the reference",
+    "no numbers after a while": "gated: in service: NaN",
+    "a replay that goes wrong": "captured steps: in service: numbers further from the reference",
+}
+
+
+@pytest.mark.parametrize("lie", IN_SERVICE)
+def test_what_goes_wrong_in_service_is_left_and_no_request_notices(
+    lie: str, model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, lie)
+    core = EngineCore(options(model, shadow_every=1))
+    assert core.execution_stats().demotions == {}
+    for name in ("r", "s"):
+        submit(core, name, range(3, 21))
+    begun = [delta for _ in range(3) for delta in core.step()]
+    liar_ops.PRESSURE.is_on = True
+    tokens, errors = finish(core)
+    assert errors == {}
+    for name in ("r", "s"):
+        before = [token for delta in begun if delta.request_id == name for token in delta.tokens]
+        assert before + tokens[name] == right_tokens
+    (told,) = core.execution_stats().demotions
+    assert told.startswith(IN_SERVICE[lie])
+
+
 def test_captures_end_where_the_streams_do(
     model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,3 +33,8 @@ class BlockCache:
         if (pool.num_cached and pool.would_touch and pool.num_touched >= self._easy_blocks) or not pool.num_free:
             self.tree.evict(pool.evict())
         return pool.take()
+
+    def forget(self) -> None:
+        """No block that nobody holds will be reused."""
+        while self.pool.num_cached:
+            self.tree.evict(self.pool.evict())

@@ -78,6 +78,14 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             " refuses to start, and says why; default: slower kernels run where better ones are wrong, and it is said"
         ),
     ] = None
+    shadow_every: Annotated[
+        int,
+        Meta(
+            description="steps after which one is computed on the next slower kernels too, and kernels that differ are left;"
+            " 0: never",
+            ge=0,
+        ),
+    ] = 10_000
     packed_cache_bytes: Annotated[
         int, Meta(description="room on disk for weights as the kernels lay them, bytes; 0: none is used", ge=0)
     ] = 64 << 30

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,13 @@ from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
 from trivium.engine.plan import StartPlan, plan_start
 from trivium.engine.report import report_start
+from trivium.engine.rungs import demoted, rung_below
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
+from trivium.execute.shadow import KernelMismatch, Shadow
 from trivium.faults import fault_point
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
@@ -64,7 +67,11 @@ class EngineCore:
         device = torch.device(self.config.device)
         self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
         kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
-        self._runner = Runner(model, kv, self._rows, self.config.kv.block_size, device, self.grammars)
+        num_threads = options.num_threads or plan.ground.capabilities.num_threads
+        self._without = partial(demoted, num_threads=num_threads)
+        shadow = Shadow(options.shadow_every, partial(rung_below, num_threads=num_threads))
+        self._runner = Runner(model, kv, self._rows, self.config.kv.block_size, device, self.grammars, shadow)
+        self._demotions = Counter(plan.ground.problems)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures()
         limits = SchedulerLimits(
@@ -161,11 +168,22 @@ class EngineCore:
                 if len(self._running) <= self.config.steps_ahead:
                     return cancelled
             result = self._runner.result(self._running.popleft())
+        except KernelMismatch as mismatch:
+            self._demote(mismatch)
+            return cancelled
         except Exception as error:
             return cancelled + self._give_up(error)
         self._failures.succeeded()
         fault_point("core.commit")
         return cancelled + self._scheduler.commit(result, time.monotonic())
+
+    def _demote(self, mismatch: KernelMismatch) -> None:
+        """Kernels that were caught lying are left; everything is computed again, from the tokens that were told."""
+        log.error("kernels are left for slower ones, and what runs is computed again: %s", mismatch)
+        self._demotions[str(mismatch)] += 1
+        self._running.clear()
+        self._runner.use(self._without(self._runner.ops, mismatch.subject, mismatch.why))
+        self._scheduler.recall(time.monotonic())
 
     def _give_up(self, error: Exception) -> list[Delta]:
         """The steps that run are given up; raises the error again where nothing can be expected of later ones."""
@@ -187,7 +205,7 @@ class EngineCore:
         return self._antechamber.stats()
 
     def execution_stats(self) -> ExecutionStats:
-        return self._runner.stats()
+        return msgspec.structs.replace(self._runner.stats(), demotions=dict(self._demotions))
 
     def assert_balanced(self) -> None:
         """Recounts blocks and rows from their owners, here and on the device."""

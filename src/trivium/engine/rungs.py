@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from trivium.engine.kept_verdicts import KeptVerdicts, build_of_native
 from trivium.engine.trial import TrialRequest, Verdict, try_rung
 from trivium.kernels.facts import REFERENCE
+from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.native import usable_instruction_sets
 from trivium.kernels.ops import OP_NAMES, Ops, Provider
-from trivium.kernels.select import select_ops
+from trivium.kernels.select import native_ops, reference_ops, select_ops
 from trivium.kernels.verify import without
 from trivium.platform.select import load_platform
 from trivium.types.errors import ConfigError
@@ -88,6 +89,26 @@ def climb(rungs: Sequence[Rung], attempt: Callable[[Rung], Iterable[Verdict]], m
         of_best = of_best or found
     log.warning("the reference runs in place of %s of %s", ", ".join(of_best), rungs[0].name)
     return Standing(without(make(rungs[0]), of_best), tuple(f"{what}: {why}" for what, why in of_best.items()))
+
+
+def rung_below(ops: Ops, num_threads: int) -> Ops | None:
+    """The next table of ops that reads the same weights and caches; None: there is none, or nothing to compare with."""
+    name = ops.providers["linear"].name
+    if name.startswith(NATIVE) and ops.packing is not None:
+        sets = usable_instruction_sets()
+        place = sets.index(name.removeprefix(f"{NATIVE} "))
+        return native_ops(sets[place - 1], num_threads, "the rung below") if place else None
+    is_plain = ops.packing is None and ops.fused is None and isinstance(ops.kv_layout, PlainLayout)
+    is_reference = all(provider.name == REFERENCE for provider in ops.providers.values())
+    return reference_ops("the rung below") if is_plain and not is_reference else None
+
+
+def demoted(ops: Ops, subject: str, why: str, num_threads: int) -> Ops:
+    """Without what was found wrong in service. Native ops fall together, and keep their graph."""
+    below = rung_below(ops, num_threads)
+    if subject in OP_NAMES and below is not None and below.packing is not None:
+        return below
+    return without(ops, {subject: why})
 
 
 def refuse_below(rung: str | None, ops: Ops, used: Iterable[str], problems: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from msgspec.structs import replace
@@ -22,9 +23,11 @@ from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import Drawn, Sampler
+from trivium.execute.shadow import Shadow
 from trivium.faults import fault_point
 from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
+from trivium.kernels.ops import Ops
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.types.execution_stats import ExecutionStats
@@ -70,6 +73,7 @@ class Runner:
         block_size: int,
         device: torch.device,
         grammars: GrammarService,
+        shadow: Shadow,
     ) -> None:
         self.graph = GraphMode(model, kv, rows)
         self._model = model
@@ -81,7 +85,22 @@ class Runner:
         self._block_size = block_size
         self._device = device
         self._grammars = grammars
+        self._shadow = shadow
         self._kept: dict[int, Tensor] = {}  # logits [V] of late rows
+
+    @property
+    def ops(self) -> Ops:
+        return self._model.ops
+
+    def use(self, ops: Ops) -> None:
+        """From now on; they read the weights and caches that are there. All rows are forgotten."""
+        self.forget_rows()
+        ops.fallbacks.update(self._model.ops.fallbacks)
+        self._model.ops = ops
+        graph = GraphMode(self._model, self._kv, self._rows)
+        graph.replayed, graph.eager = self.graph.replayed, self.graph.eager
+        self.graph = graph
+        self._sampler = Sampler(ops, self._rows)
 
     def stats(self) -> ExecutionStats:
         return ExecutionStats(
@@ -145,13 +164,23 @@ class Runner:
         self._kept.pop(row, None)
 
     def _compute(self, step: Step, running: RunningStep) -> None:
+        build = partial(build_batch, self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
+        batch = op_by_op = None
+        if self._shadow.is_due(step.work):
+            batch = build()
+            op_by_op = self._shadow.hidden(self._model, self._kv, batch)
         if not self._pooling and (logits := self.graph.decode(step)) is not None:
+            if batch is not None and op_by_op is not None:
+                computed = self._model.logits(op_by_op[batch.last])
+                self._shadow.hold(logits, computed, self._model, self._kv, batch, is_captured=True)
             self._draw(logits, [work.row for work in step.work], running)
             return
         fault_point("runner.batch")
-        batch = build_batch(self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
+        batch = batch or build()
         fault_point("runner.forward")
         hidden = self.graph.forward(batch)
+        if op_by_op is not None:
+            self._shadow.hold(hidden, op_by_op, self._model, self._kv, batch, is_captured=False)
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
         if row_ids := [work.row for work in step.work if work.samples]:

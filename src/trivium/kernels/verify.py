@@ -30,6 +30,7 @@ CASE_STRIDE = 11
 
 # What is tried beside the ops of OP_NAMES.
 FUSED, CAPTURED = "fused ops", "captured steps"
+RECORDED = "recorded steps"  # of the model that is loaded, so that only a step in service tells
 
 # Ops that read what another one, or `prepare`, has laid: they fall together.
 TOGETHER = (("linear", "experts"), ("write_kv", "paged_attention"))
@@ -75,6 +76,8 @@ def without(ops: Ops, problems: dict[str, str]) -> Ops:
         changes |= {"fused": None, "joins_layers": False}
     if CAPTURED in problems:
         changes["capture"] = None
+    if RECORDED in problems:
+        changes["record"] = None
     reference = reference_ops("")
     if wrong := [op for op in OP_NAMES if op in problems]:
         changes |= {op: getattr(reference, op) for op in wrong}

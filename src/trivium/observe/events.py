@@ -80,6 +80,7 @@ class EngineSample(Struct, frozen=True):
     grammar: GrammarStats
     replayed_steps: int  # computed by a graph
     eager_steps: dict[str, int]  # computed op by op, by the reason
+    demotions: dict[str, int]  # kernels that were left for slower ones, by "what: why"
     op_fallbacks: dict[str, int]  # calls that a provider handed to the reference, by "op: reason"
     restarts: int  # of the process; the counts above begin again with each
 

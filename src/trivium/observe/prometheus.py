@@ -224,9 +224,12 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
         ("eager_steps", "Steps computed op by op, by the reason why not by a graph", sample.eager_steps),
     ):
         yield family(CounterMetricFamily, name, text, {(reason,): count for reason, count in counts.items()}, "reason")
-    fallbacks: dict[tuple[str, ...], float] = {}
-    for what, count in sample.op_fallbacks.items():
-        op, _, reason = what.partition(": ")
-        fallbacks[op, reason] = count
-    about_fallbacks = "Calls of an op that its kernels handed to the slow reference, by op and reason"
-    yield family(CounterMetricFamily, "op_fallbacks", about_fallbacks, fallbacks, "op", "reason")
+    for name, text, by_reason in (
+        ("op_fallbacks", "Calls of an op that its kernels handed to the slow reference", sample.op_fallbacks),
+        ("demotions", "Kernels that were wrong, and were left for slower ones", sample.demotions),
+    ):
+        counted: dict[tuple[str, ...], float] = {}
+        for what, count in by_reason.items():
+            op, _, reason = what.partition(": ")
+            counted[op, reason] = count
+        yield family(CounterMetricFamily, name, f"{text}, by op and reason", counted, "op", "reason")

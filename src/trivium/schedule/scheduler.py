@@ -462,6 +462,22 @@ class Scheduler:
         self._num_failed_steps += 1
         involved = {row for work in self._in_flight.values() for row in work}
         suspects = [s for s in map(self._rows.__getitem__, involved) if s is not None and s.state is State.RUNNING]
+        self._take_back_all()
+        if len(suspects) != 1:
+            known = {id(sequence) for sequence in self._suspects}
+            self._suspects = sorted(self._suspects + [s for s in suspects if id(s) not in known], key=_rank)
+            return []
+        return [self._fail(suspects[0], RowFailure(NO_ROW, why))]
+
+    def recall(self, now: float) -> None:
+        """What the device has computed so far is not to be trusted, and it has forgotten all rows: every sequence is computed
+        again, from the tokens it has, and no block is reused."""
+        self._now = now
+        self._take_back_all()
+        self._cache.forget()
+
+    def _take_back_all(self) -> None:
+        """No step is in flight any more, and who ran waits again."""
         self._in_flight.clear()
         self._planned.clear()
         self._misled.clear()
@@ -473,11 +489,6 @@ class Scheduler:
                 self._give_back(sequence)
         self._ended_rows.clear()
         self._settle()
-        if len(suspects) != 1:
-            known = {id(sequence) for sequence in self._suspects}
-            self._suspects = sorted(self._suspects + [s for s in suspects if id(s) not in known], key=_rank)
-            return []
-        return [self._fail(suspects[0], RowFailure(NO_ROW, why))]
 
     def _take_late(
         self, work: dict[int, RowWork], sampled: dict[int, SampledRow], failures: dict[int, RowFailure], now: float

@@ -78,5 +78,6 @@ def _sample(model: str, stats: Stats, restarts: int) -> EngineSample:
         replayed_steps=stats.execution.replayed_steps,
         eager_steps=stats.execution.eager_steps,
         op_fallbacks=stats.execution.op_fallbacks,
+        demotions=stats.execution.demotions,
         restarts=restarts,
     )

@@ -47,7 +47,8 @@ async def _as_of_now(model: ServedModel, seconds: float) -> Report:
             execution = (await model.llm.stats()).execution
     except (EngineDeadError, TimeoutError):
         return told
-    return replace(told, happened=replace(told.happened, op_fallbacks=execution.op_fallbacks))
+    since = replace(told.happened, op_fallbacks=execution.op_fallbacks, demotions=execution.demotions)
+    return replace(told, happened=since)
 
 
 def _without_paths(told: Report, name: str) -> Report:

@@ -66,6 +66,7 @@ class Happened(Struct, frozen=True):
     packed: str  # where packed weights came from and are kept
     resident_bytes: int  # of the process
     resident_before_bytes: int  # before the model was loaded
+    demotions: dict[str, int] = {}  # kernels that were left for slower ones, at the start or since, by "what: why"
     op_fallbacks: dict[str, int] = {}  # calls so far that went to the reference against the plan, by op and reason
 
 

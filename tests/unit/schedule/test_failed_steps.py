@@ -64,3 +64,22 @@ def test_random_worlds_with_steps_that_fail(steps_ahead: int) -> None:
             num_natural += heard.reason in NATURAL
         num_failed += world.scheduler.stats().failed_steps
     assert num_failed > 200 and num_poisoned > 50 and num_natural > 1000
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_what_is_recalled_is_computed_again_without_reuse_and_costs_nobody_his_answer(steps_ahead: int) -> None:
+    world = World(steps_ahead=steps_ahead)
+    for number in range(4):
+        world.add(request(str(number), [5] * 20, max_tokens=8))
+    for _ in range(4):
+        world.step()
+    recalled = world.scheduler.plan(world.now)
+    assert recalled is not None
+    world.device.break_down(recalled)
+    world.in_flight.clear()
+    world.scheduler.recall(world.now)
+    world.scheduler.assert_balanced()
+    assert world.scheduler.stats().cached_blocks == 0 and world.scheduler.stats().suspects == 0
+    world.drain()
+    assert all(heard.reason in NATURAL for heard in world.heard.values())
+    world.assert_idle()
