@@ -5,7 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 BIN := .venv/bin
 
-.PHONY: serve chat test lint test-slow test-browser test-clients test-sanitize test-neon test-gpu bench bench-cpu bench-peers bench-gpu clean
+.PHONY: serve chat test lint test-slow test-faults test-soak test-browser test-clients test-sanitize test-neon test-gpu bench bench-cpu bench-peers bench-gpu clean
 
 serve:
 	@$(PYTHON) tools/setup.py
@@ -30,6 +30,16 @@ test-slow:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python -m pytest -m slow
+
+# Every fault point in every state of the server, once and for five seconds: an hour.
+test-faults:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/python -m pytest -m faults
+
+# Mixed load, killed engines and overload, with their figures. SOAK_SECONDS, KILLS and OVERLOAD_SECONDS make it longer or shorter.
+test-soak:
+	@$(PYTHON) tools/setup.py test
+	@$(BIN)/python -m pytest -m soak -s
 
 # The web page in a real browser, which is fetched where it is missing; `make test` does so only where it is there.
 test-browser:

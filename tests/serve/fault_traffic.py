@@ -84,6 +84,11 @@ class Traffic:
         }
         return [choice["text"] for choice in (await self._post("/v1/completions", body))["choices"]]
 
+    async def prefill(self) -> Any:
+        """A long prompt, new to the server."""
+        body = {"prompt": [3 + place % 300 for place in range(500)], "cache_salt": f"{self._number}", "max_tokens": 1}
+        return (await self._post("/v1/completions", {**body, "temperature": 0}))["choices"][0]["text"]
+
     async def scores(self) -> Any:
         body = {"prompt": PROMPTS[2], "echo": True, "logprobs": 1, "max_tokens": 3, "temperature": 0}
         (choice,) = (await self._post("/v1/completions", body))["choices"]
@@ -188,6 +193,7 @@ def check(answer: httpx.Response) -> None:
         raise FailedError(answer.status_code, error["code"], error["message"])
 
 
+NUM_STREAMS = 2  # that differ
 MIXED = ("stream", "stream", "chat", "samples", "scores", "form", "vector", "leaver", "file", "response")
 
 
@@ -198,7 +204,7 @@ def send(server: ServerProcess, number: int, kinds: tuple[str, ...] = MIXED) -> 
         ask: Callable[..., Awaitable[Any]] = getattr(traffic, kind)
         try:
             async with asyncio.timeout(90):  # a request that is stuck is a failure of its own kind
-                return Outcome(kind, await (ask(place) if kind == "stream" else ask()), None)
+                return Outcome(kind, await (ask(place % NUM_STREAMS) if kind == "stream" else ask()), None)
         except FailedError as failure:
             return Outcome(kind, None, failure)
         except (httpx.RemoteProtocolError, httpx.ReadError) as cut:

@@ -1,0 +1,252 @@
+"""What a server must bear for long, with figures: mixed load, an engine that is killed again and again, ten times too much
+work. `make test-soak`; SOAK_SECONDS, KILLS and OVERLOAD_SECONDS say how long. Figures hold for a machine that is not busy
+with anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import fault_traffic
+import httpx
+import pytest
+from fault_traffic import MIXED, FailedError, Traffic
+from server_process import ServerProcess, wait_for
+from tiny_model import MODEL
+
+SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
+KILLS = int(os.environ.get("KILLS", "50"))
+OVERLOAD_SECONDS = float(os.environ.get("OVERLOAD_SECONDS", "60"))
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300 + 2 * SOAK_SECONDS + 30 * KILLS + 3 * OVERLOAD_SECONDS)]
+
+MIB = 1 << 20
+GROWTH = 24 * MIB  # of both processes together, from the first third of the soak to its end
+MORE_DESCRIPTORS = 8  # than at the beginning, once all is quiet
+NOTICED_SECONDS = 2.0
+RESTARTS_A_MINUTE = 5  # more deaths than that are for good
+
+BAD = (
+    b"{",
+    b'{"model": "nobody", "prompt": "Hi"}',
+    b'{"prompt": "Hi", "temperature": -1}',
+    b'{"prompt": "Hi", "max_tokens": 1000000}',
+    b'{"prompt": [99999999]}',
+    b'{"prompt": "Hi", "n": 100000}',
+)
+
+
+def memory(*pids: int) -> int:
+    """Bytes that no other process shares."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def descriptors(*pids: int) -> int:
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+
+
+def children(pid: int) -> set[int]:
+    return {int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()}
+
+
+def test_mixed_load_for_long_leaves_a_server_as_it_was(tiny_model: Path) -> None:
+    server = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--max-num-batched-tokens", "256")
+    try:
+        engine = server.engine_pid
+        pids = (server.process.pid, engine)
+        expected = [outcome.answer for outcome in fault_traffic.send(server, 0)]
+        server.wait_until_idle()
+        descriptors_before = descriptors(*pids)
+        used: list[int] = []
+        ends = time.monotonic() + SOAK_SECONDS
+        num_answers = 0
+        for number in itertools.count(1):
+            for bad in BAD:
+                answer = httpx.post(
+                    f"{server.url}/v1/completions", content=bad, headers={"content-type": "application/json"}
+                )
+                assert 400 <= answer.status_code < 500, answer.text
+            outcomes = fault_traffic.send(server, number, MIXED * 2)
+            assert [outcome.failure for outcome in outcomes] == [None] * len(outcomes)
+            assert [outcome.answer for outcome in outcomes] == expected * 2
+            num_answers += len(outcomes)
+            used.append(memory(*pids))
+            if time.monotonic() > ends:
+                break
+        server.wait_until_idle()
+        third = used[len(used) // 3]
+        print(
+            f"\nsoak: {SOAK_SECONDS:.0f} s, {num_answers} answers, {number * len(BAD)} refused; memory {third / MIB:.0f} MiB"
+            f" after a third, {used[-1] / MIB:.0f} MiB at the end; descriptors {descriptors_before} -> {descriptors(*pids)}"
+        )
+        assert server.process.poll() is None and server.engine_pid == engine
+        assert used[-1] - third <= GROWTH
+        assert descriptors(*pids) <= descriptors_before + MORE_DESCRIPTORS
+    finally:
+        assert server.stop() == 0
+
+
+def test_an_engine_killed_under_load_is_noticed_told_and_replaced(tiny_model: Path, tmp_path: Path) -> None:
+    """Those whose answer is whole have every token once; nothing of a killed engine is left."""
+    began = time.monotonic()
+    server = ServerProcess(str(tiny_model), "--served-model-name", MODEL, environment={"TMPDIR": str(tmp_path)})
+    start_seconds = time.monotonic() - began
+    noticed: list[float] = []
+    ready: list[float] = []
+    ends: Counter[str] = Counter()
+    deaths: deque[float] = deque(maxlen=RESTARTS_A_MINUTE)
+    try:
+        expected = [outcome.answer for outcome in fault_traffic.send(server, 0, ("stream", "stream", "form"))]
+        for number in range(KILLS):
+            if len(deaths) == RESTARTS_A_MINUTE:
+                time.sleep(max(0.0, deaths[0] + 61 - time.monotonic()))
+            engine = server.engine_pid
+            family = {engine} | children(engine)
+            killed_at = asyncio.run(_kill_under_load(server, engine, number, expected, noticed, ends))
+            deaths.append(killed_at)
+            wait_for(lambda: server.get("/health").status_code == 200 or None, 120)
+            ready.append(time.monotonic() - killed_at)
+            server.wait_until_idle()
+            assert not [pid for pid in family if is_alive(pid)]
+            assert [
+                outcome.answer for outcome in fault_traffic.send(server, 0, ("stream", "stream", "form"))
+            ] == expected
+        print(
+            f"\nkills: {KILLS}; noticed after {max(noticed, default=0):.2f} s at most; ready again after"
+            f" {statistics.median(ready):.2f} s (median), {max(ready):.2f} s (most), first start of server and engine"
+            f" {start_seconds:.2f} s; ends {dict(ends)}"
+        )
+        assert max(noticed, default=0) <= NOTICED_SECONDS
+        assert max(ready) <= 1.2 * start_seconds
+        assert not list(tmp_path.glob("trivium-*/engine"))
+    finally:
+        assert server.stop() == 0
+    assert not list(tmp_path.iterdir())
+
+
+async def _kill_under_load(
+    server: ServerProcess, engine: int, number: int, expected: list[object], noticed: list[float], ends: Counter[str]
+) -> float:
+    killed_at = 0.0
+
+    async def one(ask: Callable[[], Awaitable[object]], answer: object) -> None:
+        try:
+            assert await ask() == answer, "a token was lost or came twice"
+            ends["whole"] += 1
+        except FailedError as failure:
+            assert failure.code == "engine_dead", failure
+            noticed.append(time.monotonic() - killed_at)
+            ends["engine_dead"] += 1
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=httpx.Limits(max_connections=None)) as http:
+        traffic = Traffic(http, 1000 + number)
+        async with asyncio.TaskGroup() as group:
+            for place in range(12):
+                group.create_task(one(lambda place=place: traffic.stream(place % 2), expected[place % 2]))  # type: ignore[misc]
+            group.create_task(one(traffic.form, expected[2]))
+            await asyncio.sleep(0.02 + 0.013 * (number % 17))  # in every phase of their lives
+            os.kill(engine, signal.SIGKILL)
+            killed_at = time.monotonic()
+    return killed_at
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+ROWS, WAITING = 8, 8
+WORK = {"model": MODEL, "prompt": "Hello", "max_tokens": 4000, "temperature": 0, "ignore_eos": True}
+
+
+def test_ten_times_too_much_work_takes_nothing_from_what_is_done(tiny_model: Path) -> None:
+    options = ("--served-model-name", MODEL, "--max-num-seqs", str(ROWS), "--max-waiting", str(WAITING))
+    server = ServerProcess(str(tiny_model), *options)
+    try:
+        quiet = asyncio.run(_one_by_one(server, 5))
+        capacity = asyncio.run(_closed_loop(server, max(10.0, OVERLOAD_SECONDS / 2)))
+        goodput, refusals, others = _flood(server, 10 * capacity, OVERLOAD_SECONDS)
+        time.sleep(5)
+        after = asyncio.run(_one_by_one(server, 5))
+        refusals.sort()
+        p99 = refusals[int(0.99 * (len(refusals) - 1))]
+        print(
+            f"\noverload: capacity {capacity:.1f} answers a second; at ten times that for {OVERLOAD_SECONDS:.0f} s"
+            f" {goodput:.1f} ({goodput / capacity:.0%}), {len(refusals)} refused, p50 {statistics.median(refusals) * 1e3:.0f} ms,"
+            f" p99 {p99 * 1e3:.0f} ms; others {dict(others)}; p50 of an answer {quiet:.2f} s before, {after:.2f} s after"
+        )
+        assert not others, "each is answered or refused with 429"
+        assert goodput >= 0.95 * capacity
+        assert p99 <= 0.05
+        assert after <= 1.5 * quiet
+        server.wait_until_idle()
+    finally:
+        assert server.stop() == 0
+
+
+async def _one_by_one(server: ServerProcess, count: int) -> float:
+    """Seconds of an answer that has the server to itself; the median."""
+    seconds = []
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+        for _ in range(count):
+            began = time.monotonic()
+            assert (await http.post("/v1/completions", json=WORK)).status_code == 200
+            seconds.append(time.monotonic() - began)
+    return statistics.median(seconds)
+
+
+async def _closed_loop(server: ServerProcess, seconds: float) -> float:
+    """Answers a second where rows and queue are always full."""
+    num_done = 0
+    ends = time.monotonic() + seconds
+
+    async def ask_again(http: httpx.AsyncClient) -> None:
+        nonlocal num_done
+        while time.monotonic() < ends:
+            assert (await http.post("/v1/completions", json=WORK)).status_code == 200
+            num_done += time.monotonic() < ends
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+        await asyncio.gather(*(ask_again(http) for _ in range(ROWS + WAITING // 2)))
+    return num_done / seconds
+
+
+def _flood(server: ServerProcess, rate: float, seconds: float) -> tuple[float, list[float], Counter[int]]:
+    """Answers a second, how long each refusal took, and other statuses by number."""
+    num_done, refusals, others = 0, list[float](), Counter[int]()
+
+    async def ask(http: httpx.AsyncClient, ends: float) -> None:
+        nonlocal num_done
+        began = time.monotonic()
+        status = (await http.post("/v1/completions", json=WORK)).status_code
+        ended = time.monotonic()
+        if status == 429:
+            refusals.append(ended - began)
+        elif status == 200:
+            num_done += ended < ends
+        else:
+            others[status] += 1
+
+    async def flood() -> None:
+        began = time.monotonic()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            for number in range(int(rate * seconds)):
+                await asyncio.sleep(began + number / rate - time.monotonic())
+                group.create_task(ask(http, began + seconds))
+
+    asyncio.run(flood())
+    return num_done / seconds, refusals, others
