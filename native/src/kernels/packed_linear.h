@@ -239,16 +239,25 @@ static void multiply_rest(const PackedPart& task, const uint8_t* tile, int64_t t
     }
 }
 
+// Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by: so many
+// bytes of them, and so many rows at least, that reading the tiles again costs little.
+constexpr int64_t packed_block_bytes = 128 << 10, packed_block_rows = 64;
+
 template <WeightType type>
 static void packed_linear_of(const PackedPart& task) {
     const int64_t tile_bytes = packed_tile_bytes(packed_layout(type), task.weight.columns);
-    for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
-        const uint8_t* const tile = task.weight.data + t * tile_bytes;
-        const int64_t row = t * packed_tile_rows;
-        int64_t first = 0;
-        for (; first + packed_rows_together <= task.num_x; first += packed_rows_together)
-            multiply_rows<type, packed_rows_together>(task, tile, row, first);
-        multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, task.num_x - first);
+    const int64_t fitting = packed_block_bytes / task.weight.columns / packed_rows_together * packed_rows_together;
+    const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
+    for (int64_t begin = 0; begin < task.num_x; begin += block) {
+        const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
+        for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
+            const uint8_t* const tile = task.weight.data + t * tile_bytes;
+            const int64_t row = t * packed_tile_rows;
+            int64_t first = begin;
+            for (; first + packed_rows_together <= end; first += packed_rows_together)
+                multiply_rows<type, packed_rows_together>(task, tile, row, first);
+            multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, end - first);
+        }
     }
 }
 
