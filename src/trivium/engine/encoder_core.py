@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig
@@ -36,6 +37,7 @@ class EncoderCore:
         plan.ground.open_device()
         model = _build_model(plan)
         self._runner = EncoderRunner(model)
+        self._demotions = dict.fromkeys(plan.ground.problems, 1)
         self._scheduler = EncoderScheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -82,7 +84,7 @@ class EncoderCore:
         return GrammarStats()
 
     def execution_stats(self) -> ExecutionStats:
-        return self._runner.stats()
+        return replace(self._runner.stats(), demotions=self._demotions)
 
 
 def _build_model(plan: EncoderPlan) -> Encoder:

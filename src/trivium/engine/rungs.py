@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trivium.engine.kept_verdicts import KeptVerdicts, build_of_native
-from trivium.engine.trial import TrialRequest, Verdict, try_rung
+from trivium.engine.trial import WHOLE, TrialRequest, Verdict, try_rung
 from trivium.kernels.facts import REFERENCE
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.native import usable_instruction_sets
@@ -85,7 +85,9 @@ def climb(rungs: Sequence[Rung], attempt: Callable[[Rung], Iterable[Verdict]], m
         found = {verdict.subject: verdict.problem for verdict in attempt(rung) if verdict.problem is not None}
         if not found:
             return Standing(make(rung), tuple(lines))
-        lines += [f"{rung.name} is not used, since {what}: {why}" for what, why in found.items()]
+        if WHOLE in found:  # nothing is known of it, nor will be of the others
+            return Standing(make(rung), (*lines, f"{WHOLE}: {found[WHOLE]}; {rung.name} runs untried"))
+        lines += [f"{rung.name}: not used, since {what}: {why}" for what, why in found.items()]
         of_best = of_best or found
     log.warning("the reference runs in place of %s of %s", ", ".join(of_best), rungs[0].name)
     return Standing(without(make(rungs[0]), of_best), tuple(f"{what}: {why}" for what, why in of_best.items()))

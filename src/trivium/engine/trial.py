@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +24,9 @@ from trivium.types.decisions import Wish
 
 SILENT_SECONDS = 10.0  # for one op's cases
 START_SECONDS = 120.0  # to import torch and make the ops, on a busy machine or from a slow disk
+
+
+WHOLE = "the trial"  # what is named where nothing was tried yet
 
 
 class TrialRequest(Struct, frozen=True, kw_only=True):
@@ -59,8 +63,8 @@ def try_rung(request: TrialRequest, silent_seconds: float = SILENT_SECONDS) -> l
         if broke is None:
             return verdicts
         verdicts.append(broke)
-        if broke.subject not in request.used and not came:
-            return verdicts  # it did not even come to the first op
+        if broke.subject == WHOLE:
+            return verdicts  # it did not even come to the first op, and will not next time
 
 
 def _run_child(
@@ -83,10 +87,11 @@ def _run_child(
     ):
         os.close(send)
         assert child.stdin is not None
-        child.stdin.write(msgspec.json.encode((request, known)))
-        child.stdin.close()
+        with suppress(BrokenPipeError):  # one that is gone already says so by its exit code
+            child.stdin.write(msgspec.json.encode((request, known)))
+            child.stdin.close()
         found: list[Verdict] = []
-        subject = "the trial"
+        subject = WHOLE
         try:
             for line in _lines(answers.fileno(), START_SECONDS, silent_seconds):
                 if not line.subject:
@@ -101,7 +106,8 @@ def _run_child(
                 os.killpg(child.pid, signal.SIGKILL)
             code = child.wait()
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return found, Verdict(subject, f"the process that tried it {how}")
+    is_moments_own = subject == WHOLE or code == -signal.SIGKILL  # want of memory, most likely
+    return found, Verdict(subject, f"the process that tried it {how}", lasts=not is_moments_own)
 
 
 def _lines(descriptor: int, first_seconds: float, silent_seconds: float) -> Iterator[_Line]:

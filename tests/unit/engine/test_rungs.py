@@ -9,7 +9,7 @@ import pytest
 
 from trivium.engine.kept_verdicts import KeptVerdicts
 from trivium.engine.rungs import Rung, climb, refuse_below
-from trivium.engine.trial import TrialRequest, Verdict
+from trivium.engine.trial import WHOLE, TrialRequest, Verdict
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import reference_ops
 from trivium.types.decisions import Wish
@@ -39,7 +39,7 @@ def test_the_best_rung_runs_where_it_is_right_and_no_other_is_tried() -> None:
 def test_a_rung_with_a_fault_is_left_for_the_one_below_and_it_is_said() -> None:
     standing = climb(RUNGS, lambda rung: BAD if rung is RUNGS[0] else GOOD, make)
     assert standing.ops.providers["linear"].reason == "native good"
-    assert standing.problems == ("native best is not used, since linear: it lies",)
+    assert standing.problems == ("native best: not used, since linear: it lies",)
 
 
 def test_where_all_rungs_have_a_fault_the_reference_takes_only_its_place() -> None:
@@ -47,6 +47,12 @@ def test_where_all_rungs_have_a_fault_the_reference_takes_only_its_place() -> No
     assert standing.ops.providers["linear"].reason == "it lies"
     assert standing.ops.providers["embed"].reason == "native best"
     assert standing.problems == ("linear: it lies",)
+
+
+def test_where_no_trial_can_be_made_the_best_rung_runs_and_that_is_said() -> None:
+    standing = climb(RUNGS, lambda rung: (Verdict(WHOLE, "no process could be started", lasts=False),), make)
+    assert standing.ops.providers["linear"].reason == "native best"
+    assert standing.problems == ("the trial: no process could be started; native best runs untried",)
 
 
 def test_a_verdict_is_found_once_for_each_build(tmp_path: Path) -> None:
