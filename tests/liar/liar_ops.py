@@ -63,6 +63,9 @@ def ops_of(lie: str) -> Any:
             return replace(mine, gated=_no_numbers_under_pressure)
         case "a replay that goes wrong":
             return replace(mine, capture=lambda work: lambda: None if PRESSURE.is_on else work())
+        case "a replay that is wrong of this model":
+            stale = replace(mine, capture=lambda work: lambda: None if PRESSURE.is_on else work())
+            return replace(stale, compiles_at_first_use=True)
         case "something else for ops":
             return {"linear": linear.reference}
     return None

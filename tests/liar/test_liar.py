@@ -204,6 +204,18 @@ def test_what_goes_wrong_in_service_is_left_and_no_request_notices(
     assert told.startswith(IN_SERVICE[lie])
 
 
+def test_a_replay_that_is_wrong_of_this_model_only_is_caught_while_it_warms_up(
+    model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liar_platform.VARIABLE, "a replay that is wrong of this model")
+    liar_ops.PRESSURE.is_on = True  # here, and not in the process that tries the ops
+    core = EngineCore(options(model, shadow_every=1))
+    assert [told.partition(":")[0] for told in core.execution_stats().demotions] == ["captured steps"]
+    assert core.card.graph == "none: these kernels have no graph mode"
+    submit(core, "r", range(3, 21))
+    assert finish(core) == ({"r": right_tokens}, {})
+
+
 def test_captures_end_where_the_streams_do(
     model: Path, right_tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

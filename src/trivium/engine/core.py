@@ -86,7 +86,10 @@ class EngineCore:
         )
         if ops.compiles_at_first_use:
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
-            warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
+            try:
+                warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
+            except KernelMismatch as mismatch:
+                self._leave(mismatch)
             self._runner.graph.count_anew()
         report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph)
         self.card = _card(self.config, spec, report)
@@ -179,11 +182,14 @@ class EngineCore:
 
     def _demote(self, mismatch: KernelMismatch) -> None:
         """Kernels that were caught lying are left; everything is computed again, from the tokens that were told."""
-        log.error("kernels are left for slower ones, and what runs is computed again: %s", mismatch)
-        self._demotions[str(mismatch)] += 1
         self._running.clear()
-        self._runner.use(self._without(self._runner.ops, mismatch.subject, mismatch.why))
+        self._leave(mismatch)
         self._scheduler.recall(time.monotonic())
+
+    def _leave(self, mismatch: KernelMismatch) -> None:
+        log.error("kernels are left for slower ones, and what they computed is computed again: %s", mismatch)
+        self._demotions[str(mismatch)] += 1
+        self._runner.use(self._without(self._runner.ops, mismatch.subject, mismatch.why))
 
     def _give_up(self, error: Exception) -> list[Delta]:
         """The steps that run are given up; raises the error again where nothing can be expected of later ones."""
