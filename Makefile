@@ -17,7 +17,7 @@ chat:
 
 test: lint
 	@$(BIN)/trivium pull smollm2
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint:
 	@$(PYTHON) tools/setup.py test
