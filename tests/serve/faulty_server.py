@@ -53,7 +53,7 @@ class FaultyServer:
                 assert all(outcome.kind in IN_ENGINE for outcome in failed), told
         codes: set[str | None] = {"internal_error", "request_failed", "storage_failed"}
         if hits is Hits.PROCESS:
-            codes = {"engine_dead"}
+            codes = {"engine_dead", "engine_not_ready"}  # who came while it was being started again
         if num_faults > 1:
             codes.add(None)  # a stream that fails also while it tells of its failure is cut off
         for outcome in failed:

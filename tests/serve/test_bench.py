@@ -156,7 +156,7 @@ def test_a_server_is_started_for_the_measurement_and_stopped_after(tiny_model: P
 
 def test_a_measurement_that_is_stopped_stops_its_server(tiny_model: Path, tmp_path: Path) -> None:
     options = f"--num-threads 1 --state-dir {tmp_path / 'state'}"
-    flags = ("--requests", "100000", "--rate", "5", "--server-options", options, "--output", str(tmp_path / "b"))
+    flags = ("--requests", "2000", "--rate", "5", "--server-options", options, "--output", str(tmp_path / "b"))
     process = subprocess.Popen(
         [sys.executable, "-m", "trivium", "bench", "serve", str(tiny_model), *flags],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},

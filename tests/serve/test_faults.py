@@ -42,6 +42,7 @@ def test_a_fault_hits_at_most_whom_it_may(faulty: FaultyServer, point: FaultPoin
 
 @pytest.mark.parametrize("chain", PROCESS_CHAINS, ids="-".join)
 def test_an_engine_that_fails_for_good_is_started_again(faulty: FaultyServer, chain: tuple[str, ...]) -> None:
+    faulty.check_well()
     faulty.plan.arm(*({"point": name} for name in chain))
     outcomes = faulty.send(MIXED)
     wait_for(lambda: sorted(faulty.plan.fired()) == sorted(chain) or None, 60)

@@ -458,7 +458,13 @@ def test_a_call_that_must_be_made_is_made_rightly(client: openai.OpenAI) -> None
     }
     for choice in ("required", {"type": "function", "name": "judge"}):
         response = client.responses.create(
-            model=MODEL, input="Judge!", tools=[judge], tool_choice=choice, max_output_tokens=300
+            model=MODEL,
+            input="Judge!",
+            tools=[judge],
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            max_output_tokens=300,
+            extra_body={"seed": 1},
         )  # type: ignore[call-overload]
         call = response.output[-1]
         assert call.type == "function_call"

@@ -24,28 +24,44 @@ class Chain(Struct, frozen=True):
 
 
 class TreeOutline(Struct, frozen=True):
-    chains: tuple[Chain, ...] = ()  # parents before children, of siblings the newest first
+    chains: tuple[Chain, ...] = ()  # parents before children, those in use first, then the newest
     is_whole: bool = True  # nothing was left out
 
 
 def outline(cache: BlockCache, max_chains: int, max_blocks: int) -> TreeOutline:
-    """The tree from its roots on, level by level, until so many chains or blocks have been seen."""
+    """The tree from its roots on, level by level, until so many chains or blocks have been seen.
+
+    What sequences hold comes before what is only kept: who holds a block holds those before it, so running sequences are seen
+    however large the tree is.
+    """
     chains: list[Chain] = []
-    waiting = deque((-1, node) for root in cache.tree.roots() for node in reversed(root.children.values()))
-    while waiting and len(chains) < max_chains and max_blocks > 0:
-        parent, node = waiting.popleft()
+    held: deque[tuple[int, Node]] = deque()
+    kept: deque[tuple[int, Node]] = deque()
+
+    def add(parent: int, node: Node) -> None:
+        for child in reversed(node.children.values()):
+            (held if _is_held(cache, child) else kept).append((parent, child))
+
+    for root in cache.tree.roots():
+        add(-1, root)
+    while (held or kept) and len(chains) < max_chains and max_blocks > 0:
+        parent, node = (held or kept).popleft()
         chain, last = _chain_from(cache, parent, node, max_blocks)
         max_blocks -= chain.blocks
-        waiting.extend((len(chains), child) for child in reversed(last.children.values()))
+        add(len(chains), last)
         chains.append(chain)
-    return TreeOutline(tuple(chains), is_whole=not waiting)
+    return TreeOutline(tuple(chains), is_whole=not held and not kept)
+
+
+def _is_held(cache: BlockCache, node: Node) -> bool:
+    return any(block != NO_BLOCK and cache.pool.references(block) for block in node.blocks)
 
 
 def _chain_from(cache: BlockCache, parent: int, node: Node, max_blocks: int) -> tuple[Chain, Node]:
     blocks = held = ends = 0
     while True:
         blocks += 1
-        held += any(block != NO_BLOCK and cache.pool.references(block) for block in node.blocks)
+        held += _is_held(cache, node)
         ends += node.pins
         if len(node.children) != 1 or blocks == max_blocks:
             return Chain(parent, blocks, held, ends), node

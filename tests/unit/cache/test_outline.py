@@ -17,11 +17,22 @@ def test_prefixes_that_begin_alike_are_one_chain_up_to_their_branch():
     assert seen.is_whole
     assert seen.chains == (
         Chain(parent=-1, blocks=2, held=2, ends=0),
-        Chain(parent=0, blocks=2, held=0, ends=0),  # the newest first
-        Chain(parent=0, blocks=1, held=1, ends=1),
+        Chain(parent=0, blocks=1, held=1, ends=1),  # what is in use first
+        Chain(parent=0, blocks=2, held=0, ends=0),
     )
     one.release()
     assert all(chain.held == chain.ends == 0 for chain in outline(cache, *EVERYTHING).chains)
+
+
+def test_what_runs_is_seen_however_large_the_tree_is():
+    cache = BlockCache(spec_of(), 64)
+    running = computed(cache, [1] * 13)
+    for first in range(2, 30):
+        computed(cache, [first] * 5).release()
+    seen = outline(cache, 3, 10_000)
+    assert len(seen.chains) == 3 and not seen.is_whole
+    assert sum(chain.ends for chain in seen.chains) == 1
+    running.release()
 
 
 def test_an_empty_tree_has_an_empty_outline():
