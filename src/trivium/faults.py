@@ -17,6 +17,7 @@ import errno
 import json
 import logging
 import os
+import threading
 import time
 from collections import Counter
 from enum import StrEnum
@@ -175,13 +176,20 @@ class Injector:
         self._version = (0, 0)  # of the file: when written (ns), bytes
         self._faults: dict[str, list[Fault]] = {}  # by point
         self._fired: Counter[str] = Counter()  # by the fault's id
+        self._lock = threading.Lock()  # points are reached in several threads
 
     def reach(self, name: str, request_id: str) -> bool:
         """Whether the caller is to spoil its numbers; every other fault happens here."""
+        with self._lock:
+            fault = self._due(name, request_id)
+        return fault is not None and let_loose(fault)
+
+    def _due(self, name: str, request_id: str) -> Fault | None:
+        """The fault that happens now; it is told of."""
         try:
             status = self._plan.stat()
         except OSError:
-            return False
+            return None
         version = (status.st_mtime_ns, status.st_size)
         if version != self._version:
             self._version = version
@@ -195,8 +203,8 @@ class Injector:
             elif self._fired[fault.id] >= (1 if fault.times is None else fault.times):
                 continue
             self._tell(fault, request_id)
-            return let_loose(fault)
-        return False
+            return fault
+        return None
 
     def _read(self) -> None:
         self._faults, self._fired = {}, Counter()

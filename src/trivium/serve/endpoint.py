@@ -71,6 +71,8 @@ class PlainEndpoint:
                 await response(scope, receive, send)
         except ClientGoneError:
             return
+        except Exception as error:  # what is not an ApiError would cost the client its connection, too
+            raise as_api_error(error, scope["state"]["request_id"]) from error
 
 
 def check_admin() -> None:
