@@ -160,6 +160,7 @@ def test_a_measurement_that_is_stopped_stops_its_server(tiny_model: Path, tmp_pa
     process = subprocess.Popen(
         [sys.executable, "-m", "trivium", "bench", "serve", str(tiny_model), *flags],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a shell does for its background
     )  # fmt: skip
     try:
         assert process.stderr is not None

@@ -7,8 +7,8 @@ import asyncio
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,20 @@ def run(args: argparse.Namespace) -> int:
     _raise_socket_limit()
     import uvloop
 
-    with _ended_by_sigterm(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        results = runner.run(_bench(job, answers, output))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            results = runner.run(_ended_by_sigterm(_bench(job, answers, output)))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
     return 0 if any(figures.completed for figures in results.runs) else 1
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C: servers that we started are stopped on the way out."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+async def _ended_by_sigterm(work: Coroutine[Any, Any, Results]) -> Results:
+    """As by Ctrl-C, also where that is ignored, as in a shell's background: servers that we started are stopped on the way out."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 async def _bench(job: Job, answers: AnswerOptions, output: OutputSettings) -> Results:
