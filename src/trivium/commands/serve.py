@@ -37,7 +37,8 @@ from trivium.types.errors import ConfigError, EngineDeadError
 if TYPE_CHECKING:
     from trivium.serve.state import ServerState
 
-log = logging.getLogger("trivium")
+log = logging.getLogger(__name__)
+log.setLevel(logging.INFO)  # what the server says of itself
 
 
 def run(args: argparse.Namespace) -> int:

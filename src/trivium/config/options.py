@@ -93,7 +93,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         float,
         Meta(
             description="an engine whose loop has not turned for so long, or for ten of its longest steps where that is more,"
-            " is ended and started again, its stacks written to the log; 0: never",
+            " is unhealthy, and its stacks are logged; after five times that it is ended and started again; 0: never",
             ge=0,
         ),
     ] = 60.0

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -25,24 +16,23 @@ from msgspec import Struct
 
 from trivium.config.options import EngineOptions
 from trivium.engine.admission import Admission
+from trivium.engine.child import EngineProcess
 from trivium.engine.messages import (
     Deltas,
     Drain,
     Drained,
     Fault,
     GetStats,
-    Launch,
     Ready,
     Refused,
     Shutdown,
     StartFailed,
     Stats,
-    ToEngine,
     decode_from_engine,
-    encode,
     report_error,
     restore_error,
 )
+from trivium.engine.request_stream import RequestStream
 from trivium.engine.watchdog import Action, Watchdog
 from trivium.faults import fault_point
 from trivium.types.card import ModelCard
@@ -59,13 +49,6 @@ from trivium.types.request import Cancel, Request
 log = logging.getLogger(__name__)
 
 REAL_CORE = "trivium.engine.open_core:open_core"
-
-# glibc would give every large tensor's memory back to the system when it is freed, and a step that makes one anew would
-# wait for its pages to be cleared; 32 MiB is the largest threshold that it takes.
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-
-# The longest path of a socket: sun_path of unix(7) less its final zero.
-MAX_SOCKET_PATH = 107
 
 
 class EngineState(StrEnum):
@@ -103,179 +86,6 @@ class Health(Struct, frozen=True):
     patience: float | None  # from when on an age is a stall
 
 
-class RequestStream:
-    """The deltas of one request, in order. Closing it before its end cancels the request."""
-
-    def __init__(self, request: Request, client: EngineClient, admission: Admission) -> None:
-        self.request = request
-        self._client = client
-        self._admission = admission
-        admission.sent(request)
-        self._arrived: list[Delta] = []
-        self._open = set(range(request.n))  # sequences whose last delta has not come, and that were not cancelled
-        self._error: TriviumError | None = None
-        self.closed = False
-        self._wake: asyncio.Event = asyncio.Event()
-        self._wake_at_end_only = False
-        self._unended = set(range(request.n))  # sequences that the engine still holds
-        self.ended: asyncio.Event = asyncio.Event()  # the engine holds nothing of it any more
-
-    async def batch(self) -> list[Delta]:
-        """All deltas that wait, at least one; none once the request has ended. Raises what ended it, if something did."""
-        while not self._arrived and self._open and self._error is None and not self.closed:
-            self._wake.clear()
-            try:
-                await self._wake.wait()
-            except asyncio.CancelledError:
-                self.close()
-                raise
-        if self._arrived:
-            arrived, self._arrived = self._arrived, []
-            return arrived
-        if self._error is not None:
-            raise self._error
-        return []
-
-    async def rest(self) -> list[Delta]:
-        """All deltas to the end, waking up once."""
-        self._wake_at_end_only = True
-        deltas: list[Delta] = []
-        while batch := await self.batch():
-            deltas += batch
-        return deltas
-
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        try:
-            while batch := await self.batch():
-                for delta in batch:
-                    yield delta
-        finally:
-            self.close()
-
-    def cancel(self, index: int) -> None:
-        """Nothing more of one sequence is wanted."""
-        if index in self._open:
-            self._open.discard(index)
-            self._client.cancel(self.request.id, index)
-
-    def close(self) -> None:
-        """Nothing more is wanted; the engine gives back what the request holds."""
-        if not self.closed:
-            self.closed = True
-            self._wake.set()
-            if self._open and not self.ended.is_set():
-                self._client.cancel(self.request.id)
-
-    def put(self, delta: Delta) -> None:
-        if delta.tokens:
-            self._admission.began(self.request)
-        if delta.finish_reason is not None and delta.index in self._unended:
-            self._unended.discard(delta.index)
-            self._admission.sequence_ended(self.request, time.monotonic())
-        if delta.index in self._open and not self.closed:
-            self._arrived.append(delta)
-            if delta.finish_reason is not None:
-                self._open.discard(delta.index)
-            if not self._open or not self._wake_at_end_only:
-                self._wake.set()
-        if not self._unended:
-            self.ended.set()
-
-    def fail(self, error: TriviumError) -> None:
-        self._admission.gone(self.request, len(self._unended))
-        self._unended.clear()
-        self._error = error
-        self.ended.set()
-        self._wake.set()
-
-
-class _Child:
-    """One life of the engine process, and the line to it."""
-
-    def __init__(
-        self, options: EngineOptions, core: str, context: zmq.Context[zmq.Socket[bytes]], take: Callable[[bytes], None]
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._take = take
-        self._directory = _private_directory()
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.set_hwm(0)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._descriptor = int(self._socket.getsockopt(zmq.FD))
-        endpoint = f"ipc://{self._directory}/engine"
-        try:
-            self._socket.bind(endpoint)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trivium.engine.process"],
-                stdin=subprocess.PIPE,
-                stdout=2,  # what a library prints there must not mix with this program's own output
-                env={**os.environ, **KEEP_FREED_MEMORY},
-            )
-        except BaseException:
-            self._release()
-            raise
-        self._loop.add_reader(self._descriptor, self.read)
-        launch = Launch(options=options, endpoint=endpoint, parent_pid=os.getpid(), core=core)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(encode(launch))
-        self.ready: asyncio.Future[ModelCard] = self._loop.create_future()
-        self.ended: asyncio.Future[int] = self._loop.create_future()  # the exit code; negative: the signal
-        self.last_words: str | None = None  # why it is about to end, as it told us
-        self._watcher = threading.Thread(target=self._watch, name="engine-watcher", daemon=True)
-        self._watcher.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _watch(self) -> None:
-        code = self._process.wait()
-
-        def tell() -> None:
-            if not self.ended.done():
-                self.ended.set_result(code)
-
-        with contextlib.suppress(RuntimeError):  # the loop was closed before the process ended
-            self._loop.call_soon_threadsafe(tell)
-
-    def read(self) -> None:
-        """All frames that have come. The socket's descriptor tells of changes only, so none may be left."""
-        while not self._socket.closed:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frame)
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def send(self, message: ToEngine) -> None:
-        """Never waits. What is sent to a process that is gone is lost, as its end is noticed elsewhere."""
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(encode(message), zmq.NOBLOCK)
-        self._loop.call_soon(self.read)  # sending may have swallowed the descriptor's news of frames that came
-
-    def forget_directory(self) -> None:
-        """Once the line is open its name is not needed, and what is gone cannot be left behind."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    async def end(self, timeout: float) -> None:
-        """Until it has ended, killed after `timeout` seconds; then nothing is left of it."""
-        try:
-            await asyncio.wait([self.ended], timeout=timeout)
-        finally:
-            self._process.kill()
-            self._watcher.join()
-            self._loop.remove_reader(self._descriptor)
-            self._release()
-
-    def _release(self) -> None:
-        self._socket.close()
-        self.forget_directory()
-
-
 class EngineClient:
     """One engine process, kept alive from `start` to `close`. For use inside one event loop."""
 
@@ -288,7 +98,7 @@ class EngineClient:
         self._state = EngineState.STARTING
         self._settled = asyncio.Event()  # the state is not one of starting and restarting
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._child: _Child | None = None
+        self._child: EngineProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._card: ModelCard | None = None
         self._why_dead: TriviumError = EngineDeadError("the engine was closed")
@@ -358,7 +168,7 @@ class EngineClient:
         fault_point("client.admission", request.id)
         self._admission.check(request, time.monotonic())
         fault_point("client.submit", request.id)
-        stream = self._streams[request.id] = RequestStream(request, self, self._admission)
+        stream = self._streams[request.id] = RequestStream(request, self._admission, self.cancel)
         try:
             fault_point("client.send_request", request.id)
             self._child.send(request)
@@ -450,7 +260,7 @@ class EngineClient:
         assert self._context is not None
         try:
             fault_point("client.spawn")
-            child = self._child = _Child(self._options, self._core, self._context, self._receive)
+            child = self._child = EngineProcess(self._options, self._core, self._context, self._receive)
         except Exception as failure:
             log.exception("the engine process could not be started")
             return EngineDeadError(f"the engine process could not be started: {type(failure).__name__}")
@@ -480,7 +290,7 @@ class EngineClient:
             self._last_stats = None
             await child.end(0)
 
-    async def _watch(self, child: _Child) -> None:
+    async def _watch(self, child: EngineProcess) -> None:
         """Until the process has ended; it is ended where it lives and does not progress."""
         while not child.ended.done():
             await asyncio.wait([child.ended], timeout=self._supervision.watch_seconds)
@@ -489,7 +299,7 @@ class EngineClient:
             except Exception:
                 log.exception("the engine's progress could not be looked at")
 
-    async def _look(self, child: _Child) -> None:
+    async def _look(self, child: EngineProcess) -> None:
         fault_point("client.watch")
         child.read()  # what came while this process was busy itself
         watchdog = self._watchdog
@@ -627,12 +437,3 @@ def _describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def _private_directory() -> Path:
-    """Readable by this user only, and short enough for the name of a socket."""
-    directory = Path(tempfile.mkdtemp(prefix="trivium-"))
-    if len(f"{directory}/engine".encode()) > MAX_SOCKET_PATH:
-        directory.rmdir()
-        directory = Path(tempfile.mkdtemp(prefix="trivium-", dir="/tmp"))
-    return directory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from trivium.types.request import Request
 
 # Above it, tokenizing takes long enough (milliseconds) that other requests should not wait for it.
 LONG_TEXT = 20_000  # characters
+
+log = logging.getLogger(__name__)
 
 
 class AsyncLLM:
@@ -69,6 +72,8 @@ class AsyncLLM:
             except ExceptionGroup as errors:
                 await self._client.close()
                 raise errors.exceptions[0] from None
+            if self.card.task == "generate" and self._template is not None and not self._template.is_own:
+                log.warning("%s has no chat template of its own: chats are written as ChatML", name)
             self._started = True
 
     async def _read_text_side(self, path: Path) -> None:

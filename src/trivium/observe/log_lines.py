@@ -19,7 +19,6 @@ def set_up_logging(form: LogFormat, request_id: Callable[[], str | None] = lambd
     if form == "json":
         handler.setFormatter(JsonLines(request_id))
     logging.getLogger().addHandler(handler)
-    logging.getLogger("trivium").setLevel(logging.INFO)
 
 
 class JsonLines(logging.Formatter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import time
 from array import array
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from trivium.llm.lower import longest_pooled
 from trivium.llm.outputs import EmbeddingOutput
 from trivium.llm.prompts import TokensPrompt
 from trivium.observe.events import TextEncoded
+from trivium.observe.request_account import SequenceGroup
 from trivium.records.ids import new_id
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, invalid
@@ -21,6 +23,7 @@ from trivium.serve.generation import beside_the_loop
 from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.prompts import check_length, completion_prompts
 from trivium.serve.openai.protocol import CompletionRequest, TokenId
+from trivium.serve.request_times import current_request
 from trivium.text.tokenizer import TokenPair
 from trivium.types.errors import InvalidRequestError
 
@@ -113,6 +116,7 @@ async def _encode(
     priority, salt = caller.priority_of(asked_priority), caller.salt_of("")
     room = asyncio.Semaphore(AT_ONCE)
     id = new_id("embd-")
+    began = time.monotonic()
 
     async def one(number: int, prompt: TokensPrompt, second_from: int) -> EmbeddingOutput:
         async with room:
@@ -128,6 +132,10 @@ async def _encode(
             tasks = [group.create_task(one(number, *prompt)) for number, prompt in enumerate(prompts)]
     except ExceptionGroup as errors:
         raise _told(errors.exceptions[0]) from None
+    finally:
+        if (times := current_request()) is not None:
+            num_tokens = sum(len(prompt["prompt_token_ids"]) for prompt, _ in prompts)
+            times.add(SequenceGroup(began, time.monotonic(), num_tokens))
     return [task.result() for task in tasks]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -44,7 +43,6 @@ _RENDER_ERRORS = (
     MemoryError,
 )
 
-logger = logging.getLogger(__name__)
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
@@ -52,9 +50,12 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 class ChatTemplate:
     """The templates of one model, compiled once. May be used from several threads: they render in turn."""
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], origin: str) -> None:
+    def __init__(
+        self, templates: Mapping[str, str], special_tokens: Mapping[str, str], origin: str, *, is_own: bool = True
+    ) -> None:
         """`templates` by name, with one named "default" unless there is only one."""
         self.origin = origin  # where the template is from, in words
+        self.is_own = is_own  # the model's
         self.source = "\n".join(templates.values())
         sandbox, lock = TemplateSandbox(), threading.Lock()
         self._templates = {
@@ -65,8 +66,8 @@ class ChatTemplate:
     def from_source(cls, source: ModelSource) -> ChatTemplate:
         found = _read_gguf(source) if isinstance(source, GGUFFile) else _read_huggingface(source)
         if not found:
-            logger.warning("%s has no chat template of its own: chats are written as ChatML", source.path.name)
-            return cls({DEFAULT_TEMPLATE: CHATML}, {}, "ChatML, since the model has no chat template of its own")
+            origin = "ChatML, since the model has no chat template of its own"
+            return cls({DEFAULT_TEMPLATE: CHATML}, {}, origin, is_own=False)
         return cls(found, read_special_tokens(source), f"the model's own, from {source.path.name}")
 
     def render(

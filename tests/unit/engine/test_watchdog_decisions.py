@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trivium.engine.watchdog import GRACE_SECONDS, Action, Watchdog
+from trivium.engine.watchdog import PATIENCES_TO_END, Action, Watchdog
 
 
 def test_a_loop_that_turns_is_left_alone() -> None:
@@ -10,12 +10,13 @@ def test_a_loop_that_turns_is_left_alone() -> None:
         assert dog.look(now + 1.0) is Action.NONE
 
 
-def test_first_the_stacks_then_the_end() -> None:
+def test_first_the_stacks_and_much_later_the_end() -> None:
     dog = Watchdog(5.0, now=100.0)
     assert dog.look(104.9) is Action.NONE
     assert dog.look(105.1) is Action.DUMP_STACKS
     assert dog.look(105.2) is Action.NONE, "once"
-    assert dog.look(105.1 + GRACE_SECONDS) is Action.END
+    assert dog.look(100.0 + PATIENCES_TO_END * 5.0) is Action.NONE
+    assert dog.look(100.1 + PATIENCES_TO_END * 5.0) is Action.END
 
 
 def test_a_sign_of_life_after_the_stacks_saves_it() -> None:
