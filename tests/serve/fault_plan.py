@@ -30,8 +30,8 @@ class FaultPlan:
     def _write(self, faults: list[dict[str, Any]]) -> None:
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps([*faults]))
+        self._before = len(self._lines())  # counted first: a fault may be let loose as soon as the plan lies there
         os.replace(new, self.path)  # no process reads half of it
-        self._before = len(self._lines())
 
     def fired(self) -> list[str]:
         """The points of all faults that were let loose since the plan was last written."""
