@@ -119,6 +119,7 @@ def _add_doctor(commands: _Commands) -> None:
     parser.add_argument("model", nargs="?", help="as of serve; without it only the machine is looked at")
     parser.add_argument("--context", type=int, metavar="N", help="tokens of the requests for which room is told")
     parser.add_argument("--json", action="store_true", help="the whole report, with every answer of the platform")
+    add_options(parser, ServeSettings, "server", skip=frozenset(ServeSettings.__struct_fields__) - {"host", "port"})
     add_options(parser, EngineOptions, "engine", skip=frozenset({"model"}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from tiny_model import MODEL
 
 from trivium.cli import main
 from trivium.engine.preview import Preview
+from trivium.serve.listen import check_port
 from trivium.types.report import Report
 
 # As the shared server was started.
@@ -103,6 +105,23 @@ def test_what_cannot_be_is_exit_code_1_and_one_line(
     code, out = doctor(capsys, *arguments)
     assert code == 1
     assert out.splitlines()[-1].startswith("REFUSED") and said in out
+
+
+def test_a_port_that_is_taken_is_a_failure_where_it_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, out = doctor(capsys, "--device", "cpu", "--port", str(port))
+    assert code == 1 and out.splitlines()[-1] == "REFUSED   a check failed"
+    (line,) = [line for line in out.splitlines() if line.startswith("FAIL")]
+    assert line.startswith(f"FAIL      port: port {port} on 127.0.0.1 is in use by another program")
+    assert "choose another with --port" in line
+
+
+def test_a_default_port_that_is_taken_is_only_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        check = check_port("127.0.0.1", other.getsockname()[1], is_asked_for=False)
+    assert (check.name, check.state) == ("port", "warn") and check.remedy
+    assert check_port("127.0.0.1", 0, is_asked_for=True).state == "ok"
 
 
 def test_a_variable_that_nobody_reads_stops_every_command(

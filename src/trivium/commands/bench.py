@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import resource
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
@@ -28,6 +27,7 @@ from trivium.bench.table import result_lines
 from trivium.bench.target import reach
 from trivium.bench.verify import problems_of
 from trivium.commands.bench_jobs import Job, job_of
+from trivium.commands.open_files import raise_open_files_limit
 from trivium.commands.options import read_options
 
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     job = job_of(args)
     answers = read_options(args, AnswerOptions)
     output = read_options(args, OutputSettings)
-    _raise_socket_limit()
+    raise_open_files_limit()
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -106,13 +106,6 @@ def _shown_settings(structs: Sequence[Struct]) -> dict[str, Any]:
         for name, value in msgspec.structs.asdict(struct).items()
         if name not in ("api_key", "a_options", "b_options")  # the command and the targets tell them, without keys
     }
-
-
-def _raise_socket_limit() -> None:
-    """An open loop has as many connections as requests under way."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _verify(folder: Path, digest: str | None) -> int:

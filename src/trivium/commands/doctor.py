@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
 from trivium.commands.report_lines import doctor_report
+from trivium.commands.settings import ServeSettings
 from trivium.config.options import EngineOptions
 from trivium.engine.preview import Preview, PreviewRequest, preview
 from trivium.llm.text_side import read_text_side
+from trivium.serve.listen import check_port
 from trivium.store import ModelStore
 from trivium.types.errors import TriviumError
 from trivium.types.report import Refusal, Report
@@ -22,13 +24,15 @@ from trivium.types.report import Refusal, Report
 
 def run(args: argparse.Namespace) -> int:
     """0: it will run. 1: it will not, or a check failed."""
-    options = read_options(args, EngineOptions, model=args.model or "")
+    options, server = read_options(args, EngineOptions, model=args.model or ""), read_options(args, ServeSettings)
     try:
         path = None if args.model is None else ModelStore().resolve(stored_model(args.model))
     except TriviumError as error:
         found = Preview(Report(refusal=Refusal(type(error).__name__, str(error))))
     else:
         found = diagnose(options, path, args.context)
+    port = check_port(server.host, server.port, is_asked_for="port" in args)
+    found = replace(found, report=replace(found.report, checks=(*found.report.checks, port)))
     if args.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:

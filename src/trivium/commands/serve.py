@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trivium.commands.entrance import read_entrance
+from trivium.commands.open_files import raise_open_files_limit
 from trivium.commands.options import read_options
 from trivium.commands.report import model_report, ready_report
 from trivium.commands.served_models import read_offers
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     set_up_logging(getattr(args, "log_format", "text"), current_request_id)  # where it is not given, args lack it
     settings, access = read_options(args, ServeSettings), read_options(args, AccessSettings)
     limits = changed(Limits(), settings.limit)
+    raise_open_files_limit()
     listener = listen(settings.host, settings.port)
     with listener, closing(_open_records(settings, limits)) as records:
         entrance = read_entrance(access, listener)

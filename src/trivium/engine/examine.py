@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -17,11 +20,12 @@ from trivium.engine.plan_encoder import plan_encoder, report_encoder
 from trivium.engine.preview import PlatformFacts, Preview, PreviewRequest
 from trivium.engine.report import describe_platform, kernels_of, report_plan
 from trivium.formats.home import default_root
-from trivium.kernels.checks import check_instruction_sets, check_native, check_torch
+from trivium.kernels.checks import check_instruction_sets, check_native_kernels, check_torch_op
 from trivium.kernels.facts import kernel_facts, planned_graph
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
-from trivium.platform.contract import DeviceFacts, Platform
+from trivium.platform.contract import DeviceFacts, Platform, Requirement
+from trivium.platform.machine_checks import ClockWatch
 from trivium.platform.prechecks import common_prechecks, run_prechecks
 from trivium.platform.probe import ask_in_child
 from trivium.platform.requirements import CORE_REQUIREMENTS
@@ -31,28 +35,54 @@ from trivium.types.errors import TriviumError
 from trivium.types.report import Refusal, Report
 
 
+@dataclass(frozen=True)
+class Foreseen:
+    report: Report
+    disk_bytes: int = 0  # that the start would like to have in the cache directory
+
+
 def examine(request: PreviewRequest) -> Preview:
-    report = foresee(request) if request.has_model else _look_at_the_machine(request)
+    clocks = ClockWatch()
+    foreseen = _foresee(request) if request.has_model else Foreseen(_look_at_the_machine(request))
+    report, options = foreseen.report, request.options
+
+    def common(requirements: Sequence[Requirement]) -> tuple[Check, ...]:
+        num_clients = options.max_waiting + options.max_num_seqs
+        return common_prechecks(requirements, default_root(), foreseen.disk_bytes, num_clients, clocks)
+
     try:
-        selection = choose_platform(request.options.device)
+        selection = choose_platform(options.device)
     except TriviumError as error:
-        checks = common_prechecks(CORE_REQUIREMENTS, default_root())
+        checks = common(CORE_REQUIREMENTS)
         return Preview(replace(report, refusal=report.refusal or _refusal(error), checks=checks))
     platform = selection.platform
     device = ask_in_child(platform.name, "probe")
     facts, why_not = _facts(platform, device.answer)
-    checks = (*_checks(platform), *_failure("device-probe", device.failure), *_failure("platform-facts", why_not))
+    checks = (
+        *common(_requirements(platform)),
+        *_checks(platform),
+        *_failure("device-probe", device.failure),
+        *_failure("platform-facts", why_not),
+    )
     return Preview(replace(report, platform=describe_platform(selection), checks=checks), facts)
 
 
 def foresee(request: PreviewRequest) -> Report:
     """What a start would come to, by making its plan."""
+    return _foresee(request).report
+
+
+def _foresee(request: PreviewRequest) -> Foreseen:
     try:
         if (encoder := encoder_in(request.options.model)) is not None:
-            return report_encoder(plan_encoder(request.options, *encoder))
-        return report_plan(plan_start(request.options), request.context)
+            encoder_plan = plan_encoder(request.options, *encoder)
+            return Foreseen(
+                report_encoder(encoder_plan), encoder_plan.packed.room_wanted(encoder_plan.weights.own_bytes)
+            )
+        plan = plan_start(request.options)
+        return Foreseen(report_plan(plan, request.context), plan.packed.room_wanted(plan.weights.own_bytes))
     except TriviumError as error:
-        return Report(refusal=_refusal(error))
+        return Foreseen(Report(refusal=_refusal(error)))
 
 
 def _refusal(error: TriviumError) -> Refusal:
@@ -88,18 +118,21 @@ def _ops_of(platform: Platform) -> Ops:
     return own or select_ops("auto", capabilities.device, capabilities.num_threads, capabilities.dtypes[0])
 
 
-def _checks(platform: Platform) -> tuple[Check, ...]:
-    """Those of the machine, of the platform, and of the kernels, in this order."""
+def _requirements(platform: Platform) -> list[Requirement]:
+    """The platform's, and the core's where it says nothing else."""
     theirs = platform.static().requires.value or ()
     named = {requirement.component for requirement in theirs}
-    requirements = [*theirs, *(requirement for requirement in CORE_REQUIREMENTS if requirement.component not in named)]
+    return [*theirs, *(requirement for requirement in CORE_REQUIREMENTS if requirement.component not in named)]
+
+
+def _checks(platform: Platform) -> tuple[Check, ...]:
+    """Those of the platform, and of the kernels."""
     answered = ask_in_child(platform.name, "precheck")
     capabilities = platform.capabilities()
-    kernels = [check_torch]
+    kernels: list[Callable[[], Check]] = [check_torch_op]
     if capabilities.device == "cpu":
-        kernels += [check_native, lambda: check_instruction_sets(frozenset(capabilities.features))]
+        kernels += [check_native_kernels, partial(check_instruction_sets, frozenset(capabilities.features))]
     return (
-        *common_prechecks(requirements, default_root()),
         *(answered.answer or ()),
         *_failure("platform-checks", answered.failure),
         *run_prechecks(kernels),

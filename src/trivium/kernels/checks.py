@@ -13,7 +13,7 @@ from trivium.types.errors import ConfigError
 FLAG_OF = {"avx2": "avx2", "avx512": "avx512f", "avx512_bf16": "avx512_bf16", "amx": "amx_int8"}
 
 
-def check_torch() -> Check:
+def check_torch_op() -> Check:
     """By calling it."""
     product = torch.eye(3) @ torch.arange(9, dtype=torch.float32).view(3, 3)
     right = product.flatten().tolist() == [float(number) for number in range(9)]
@@ -21,7 +21,7 @@ def check_torch() -> Check:
     return Check("torch-op", "ok" if right else "fail", f"torch {torch.__version__}", "a right product", remedy)
 
 
-def check_native() -> Check:
+def check_native_kernels() -> Check:
     wanted = "built, and right in a trial"
     try:
         native = NativeKernels(num_threads=1)

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Smaller models are packed in less time than a file is worth.
 FEWEST_BYTES = 16 << 20
+# A disk is never filled by more than half of what is free.
+FREE_FOR_EACH_BYTE = 2
 
 
 class PackedWeights(Protocol):
@@ -33,6 +35,9 @@ class PackedWeights(Protocol):
 
     def has(self, name: str) -> bool:
         """Whether it lies packed on disk, as far as can be told before it is read."""
+
+    def room_wanted(self, nbytes: int) -> int:
+        """Bytes that must be free on disk so that `nbytes` of weights, which are not there yet, are kept."""
 
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None: ...
 
@@ -49,6 +54,9 @@ class NoPackedWeights:
 
     def has(self, name: str) -> bool:
         return False
+
+    def room_wanted(self, nbytes: int) -> int:
+        return 0
 
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
         return None
@@ -79,6 +87,10 @@ class PackedOnDisk:
 
     def has(self, name: str) -> bool:
         return self._file is not None and name in self._file.weights
+
+    def room_wanted(self, nbytes: int) -> int:
+        is_written = self._file is None and FEWEST_BYTES <= nbytes <= self._room_bytes
+        return nbytes * FREE_FOR_EACH_BYTE if is_written else 0
 
     def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
         """The weight, if the file has it whole and it is of that type and shape. What is wrong ends our trust in all of it."""
@@ -152,7 +164,7 @@ class PackedOnDisk:
             free = shutil.disk_usage(self._directory).free
         except OSError as error:
             return f"{self._directory} cannot be written: {reason(error)}"
-        if nbytes > free // 2:
+        if nbytes * FREE_FOR_EACH_BYTE > free:
             return f"{nbytes:,} bytes are more than half of the {free:,} that are free in {self._directory}"
         return None
 

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from trivium.platform.cgroup import MOUNT, processor_limit
 from trivium.platform.contract import (
     CONTRACT_VERSION,
     Conformance,
@@ -36,7 +37,7 @@ from trivium.platform.contract import (
     probed,
     unknown,
 )
-from trivium.platform.host_memory import CGROUP, usable_memory
+from trivium.platform.host_memory import usable_memory
 from trivium.platform.prechecks import number_of, run_prechecks
 from trivium.platform.requirements import CORE_REQUIREMENTS, core_version
 from trivium.types.checks import Check
@@ -73,7 +74,7 @@ class CpuPlatform:
                     opens_sockets=False,
                     uses_network=False,
                     loads_native_code=("trivium._native",),
-                    reads=("/proc/meminfo", "/proc/cpuinfo", str(CGROUP)),
+                    reads=("/proc", f"/{MOUNT}", "/sys/devices/system", "/sys/kernel/mm"),
                 ),
                 "the source",
             ),
@@ -142,14 +143,7 @@ class CpuPlatform:
         )
 
     def precheck(self) -> tuple[Check, ...]:
-        return run_prechecks(
-            (
-                lambda: check_free_memory(*usable_memory()),
-                lambda: _check_threads(*usable_threads(), os.cpu_count() or 1),
-                lambda: _check_load(os.getloadavg()[0], usable_threads()[0]),
-                lambda: _check_nodes(number_of_nodes()),
-            )
-        )
+        return run_prechecks((check_memory, check_cpu_threads, check_cpu_load, check_cpu_numa))
 
     def with_model(self, model: ModelFacts) -> LoadFacts:
         pairs = (
@@ -204,25 +198,30 @@ class CpuPlatform:
         pass  # the allocator does so itself
 
 
-def check_free_memory(total: int, available: int, source: str) -> Check:
+def check_memory(memory: tuple[int, int, str] | None = None) -> Check:
+    """`memory`: as of `usable_memory`."""
+    total, available, source = memory or usable_memory()
     enough = available >= LEAST_FREE_BYTES
     shown = f"{available >> 20} of {total >> 20} MiB free ({source})"
     remedy = "" if enough else "end what holds the rest, or raise the container's memory limit"
     return Check("memory", "ok" if enough else "warn", shown, f">= {LEAST_FREE_BYTES >> 20} MiB free", remedy)
 
 
-def _check_threads(usable: int, source: str, present: int) -> Check:
-    shown = f"{number_of(usable, 'core')} of {present} ({source})"
+def check_cpu_threads() -> Check:
+    usable, source = usable_threads()
+    shown = f"{number_of(usable, 'core')} of {os.cpu_count() or 1} ({source})"
     return Check("cpu-threads", "ok", shown, "what the process may use", "")
 
 
-def _check_load(load: float, usable: int) -> Check:
+def check_cpu_load(load: float | None = None, usable: int | None = None) -> Check:
+    load, usable = os.getloadavg()[0] if load is None else load, usable or usable_threads()[0]
     busy = load > 1.5 * usable + 1
     remedy = "others compute here now; timings will be worse than the machine can do" if busy else ""
     return Check("cpu-load", "warn" if busy else "ok", f"load {load:.1f}", f"about {usable} at most", remedy)
 
 
-def _check_nodes(nodes: int) -> Check:
+def check_cpu_numa(nodes: int | None = None) -> Check:
+    nodes = nodes or number_of_nodes()
     remedy = "bind the engine to one node: numactl --cpunodebind=0 --membind=0 trivium …" if nodes > 1 else ""
     return Check("cpu-numa", "warn" if nodes > 1 else "ok", number_of(nodes, "node"), "1 node", remedy)
 
@@ -231,15 +230,11 @@ def number_of_nodes() -> int:
     return max(1, len(list(NODES.glob("node[0-9]*"))))
 
 
-def usable_threads() -> tuple[int, str]:
-    """Cores this process may use: the smaller of its affinity and its cgroup's quota."""
-    affinity = len(os.sched_getaffinity(0))
-    try:
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return affinity, "affinity"
-    if quota != "max" and int(quota) / int(period) < affinity:
-        return max(1, int(quota) // int(period)), "cgroup cpu.max"
+def usable_threads(root: Path = Path("/")) -> tuple[int, str]:
+    """Cores this process may use: the smaller of its affinity and its container's quota, whole ones."""
+    affinity, limit = len(os.sched_getaffinity(0)), processor_limit(root)
+    if limit is not None and limit.cores < affinity:
+        return max(1, int(limit.cores)), limit.file
     return affinity, "affinity"
 
 

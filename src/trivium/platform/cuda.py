@@ -171,7 +171,14 @@ class CudaPlatform:
 
     def precheck(self) -> tuple[Check, ...]:
         return run_prechecks(
-            (check_driver, check_permissions, check_visible, check_torch_build, check_triton, check_free_memory)
+            (
+                check_gpu_driver,
+                check_gpu_permissions,
+                check_gpu_visible,
+                check_gpu_torch,
+                check_gpu_triton,
+                check_gpu_memory,
+            )
         )
 
     def with_model(self, model: ModelFacts) -> LoadFacts:
@@ -222,7 +229,7 @@ class CudaPlatform:
         torch.cuda.empty_cache()
 
 
-def check_driver() -> Check:
+def check_gpu_driver() -> Check:
     wanted = f"{LIBRARY} of NVIDIA's driver"
     try:
         gpus = visible_gpus()
@@ -234,7 +241,7 @@ def check_driver() -> Check:
     return Check("gpu-driver", "ok", shown, wanted, "")
 
 
-def check_permissions() -> Check:
+def check_gpu_permissions() -> Check:
     files = sorted(DEVICE_FILES.glob("nvidia[0-9]*"))
     closed = [str(file) for file in files if not os.access(file, os.R_OK | os.W_OK)]
     shown = f"{closed[0]} is closed to this user" if closed else number_of(len(files), "device file")
@@ -245,13 +252,13 @@ def check_permissions() -> Check:
     )
 
 
-def check_visible() -> Check:
+def check_gpu_visible() -> Check:
     gpus = visible_gpus()
     shown = f"{number_of(len(gpus), 'GPU')}: {', '.join(gpu.name for gpu in gpus)}" if gpus else "no GPU"
     return Check("gpu-visible", "ok" if gpus else "fail", shown, "1 GPU at least", "" if gpus else f"look at {VISIBLE}")
 
 
-def check_torch_build() -> Check:
+def check_gpu_torch() -> Check:
     """The list of architectures is torch's own constant; no device is opened for it."""
     import torch
 
@@ -269,7 +276,7 @@ def check_torch_build() -> Check:
     return Check("gpu-torch", "ok" if fits else "fail", shown, wanted, remedy)
 
 
-def check_triton() -> Check:
+def check_gpu_triton() -> Check:
     found = importlib.util.find_spec("triton") is not None
     remedy = "" if found else "pip install 'triton>=3.6,<3.7': without it the reference runs, many times slower"
     return Check(
@@ -277,7 +284,7 @@ def check_triton() -> Check:
     )
 
 
-def check_free_memory() -> Check:
+def check_gpu_memory() -> Check:
     gpu = _first_gpu()
     enough = gpu.free_bytes >= LEAST_FREE_SHARE * gpu.total_bytes
     holders = ", ".join(_holder(process.pid, process.used_bytes) for process in gpu.processes)

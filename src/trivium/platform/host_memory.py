@@ -5,28 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+from trivium.platform.cgroup import memory_limit
 
 
-def usable_memory() -> tuple[int, int, str]:
-    """(may use, of these free now, where the number came from), bytes."""
-    info = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        key, value = line.split(":", 1)
-        info[key] = int(value.split()[0]) * 1024
-    total, available, source = info["MemTotal"], info["MemAvailable"], "/proc/meminfo"
-    limit = _read_int(CGROUP / "memory.max")
-    used = _read_int(CGROUP / "memory.current")
-    if limit is not None and used is not None and limit < total:
-        return limit, min(available, max(0, limit - used)), "cgroup memory.max"
-    return total, available, source
+def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
+    """(may use, of these free now, where the number came from), bytes. `root`: of the file system."""
+    info = memory_info(root)
+    total, available = info["MemTotal"], info["MemAvailable"]
+    limit = memory_limit(root)
+    if limit is not None and limit.limit_bytes < total:
+        return limit.limit_bytes, min(available, max(0, limit.limit_bytes - limit.used_bytes)), limit.file
+    return total, available, "/proc/meminfo"
 
 
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # absent, or "max"
-        return None
+def memory_info(root: Path = Path("/")) -> dict[str, int]:
+    """The machine's, as the kernel names it, bytes."""
+    lines = (line.partition(":") for line in (root / "proc/meminfo").read_text().splitlines())
+    return {name: int(value.split()[0]) * 1024 for name, _, value in lines}
 
 
 def resident_bytes() -> int:

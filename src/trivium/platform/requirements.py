@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
 from trivium.platform.contract import Requirement
 from trivium.platform.version_range import is_within
@@ -55,3 +58,15 @@ def check_requirement(requirement: Requirement) -> Check:
     if not is_within(found, requirement.wanted):
         return Check(name, wrong, found, wanted, install)
     return Check(name, "ok", found, wanted, "")
+
+
+def check_single_torch(path: Sequence[str] | None = None) -> Check:
+    """Of several, Python imports the first, and what was built for another one crashes. `path`: as sys.path."""
+    found = {
+        str(Path(str(one.locate_file("torch"))).resolve()): one.version
+        for one in metadata.distributions(name="torch", path=list(sys.path if path is None else path))
+    }
+    shown = ", ".join(f"{version} ({place})" for place, version in found.items()) or "none"
+    is_right = len(found) <= 1
+    remedy = "" if is_right else "pip uninstall torch until none is left, then install one; look at PYTHONPATH"
+    return Check("single-torch", "ok" if is_right else "fail", shown, "one", remedy)

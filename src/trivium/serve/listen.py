@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import socket
 
+from trivium.types.checks import Check, CheckState
 from trivium.types.errors import ConfigError
 
 
@@ -26,6 +27,18 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
+
+
+def check_port(host: str, port: int, is_asked_for: bool) -> Check:
+    """By taking it. `is_asked_for`: by the user; else another program there keeps only a server from starting."""
+    try:
+        listen(host, port).close()
+    except ConfigError as error:
+        state: CheckState = "fail" if is_asked_for else "warn"
+        return Check(
+            "port", state, str(error), f"{host}:{port} free", "end that program, or choose another with --port"
+        )
+    return Check("port", "ok", f"{host}:{port}", "free", "")
 
 
 def is_local(listener: socket.socket) -> bool:

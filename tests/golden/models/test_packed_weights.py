@@ -234,6 +234,16 @@ def test_more_than_packed_files_may_take_is_not_kept(model: Path, tmp_path: Path
     assert re.fullmatch(r"packed in memory, not kept: [\d,]+ bytes are more than the 1,000 that .*", packed.state)
 
 
+def test_the_room_that_a_file_wants_is_told_before_it_is_written(model: Path, tmp_path: Path, ops: Ops) -> None:
+    """Twice its size, since a disk is never filled by more than half of what is free."""
+    assert ops.packing is not None
+    packed = PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing)
+    assert packed.room_wanted(1000) == 2000
+    assert packed.room_wanted(ROOM + 1) == 0, "it would not be kept"
+    start(model, tmp_path / "packed", ops)[1].wait()
+    assert PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing).room_wanted(1000) == 0
+
+
 def test_small_models_are_not_kept(model: Path, tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     _, packed = start(model, tmp_path / "packed", ops)
