@@ -17,6 +17,7 @@ import httpx
 import ollama
 import openai
 import pytest
+from openai.types import Batch
 from server_process import ServerProcess, wait_for
 from tiny_model import MODEL
 
@@ -57,6 +58,11 @@ tokens_per_minute = 40
 name = "single"
 key = "single-secret"
 concurrent_requests = 1
+
+[[key]]
+name = "nightly"
+key = "nightly-secret"
+tokens_per_minute = 10
 
 [[key]]
 name = "elsewhere"
@@ -421,6 +427,27 @@ def test_a_batch_runs_as_its_owner(locked: ServerProcess) -> None:
     assert locked.get(f"/v1/files/{output}/content", headers=bearer("dave")).status_code == 404
     assert cached_tokens(locked, "dave", **asked) == 0
     assert cached_tokens(locked, "bob", **asked) > 0
+
+
+def test_a_batch_uses_up_its_owners_tokens(locked: ServerProcess) -> None:
+    client = openai.OpenAI(base_url=f"{locked.url}/v1", api_key="nightly-secret")
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": CHAT, "body": {**ASK, "max_tokens": 500}}
+        for number in range(3)
+    ]
+    file = client.files.create(file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed or None, 60)
+    refused = locked.post(CHAT, ASK, headers=bearer("nightly"))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    # Ten a minute: what is beyond them takes most of an hour to come back, and the batch's next request waits for it.
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    ended = wait_for(lambda: _if_ended(client.batches.retrieve(batch.id)), 60)
+    assert ended.request_counts.completed == 1
+
+
+def _if_ended(batch: Batch) -> Batch | None:
+    return batch if batch.status == "cancelled" else None
 
 
 # The file is read again

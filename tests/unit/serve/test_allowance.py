@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -88,6 +89,69 @@ def test_new_rates_do_not_give_back_what_was_used() -> None:
     allowance.change(Rates())
     assert refused_for(allowance) is None
     assert allowance.headers() == {}
+
+
+def test_requests_of_a_batch_are_counted_and_leave_half_of_a_minute_to_the_others() -> None:
+    async def story() -> None:
+        clock = Clock()
+        allowance = Allowance("a", Rates(requests_per_minute=6), clock)
+        for left in (6, 5, 4, 3):
+            assert allowance.seconds_until_batch() == 0
+            assert allowance.headers()["x-ratelimit-remaining-requests"] == str(left)
+            (await allowance.batch_turn()).end()
+        assert allowance.seconds_until_batch() == pytest.approx(10)  # one every 10 s
+        assert [refused_for(allowance) for _ in range(2)] == [None, None]
+        assert refused_for(allowance) is not None
+        assert allowance.seconds_until_batch() == pytest.approx(30)
+
+    asyncio.run(story())
+
+
+def test_tokens_of_a_batch_are_waited_for_until_half_of_a_minute_is_there() -> None:
+    async def story() -> None:
+        clock = Clock()
+        allowance = Allowance("a", Rates(tokens_per_minute=60), clock)
+        turn = await allowance.batch_turn()
+        allowance.charge(100)
+        turn.num_tokens = 100
+        turn.end()
+        assert allowance.seconds_until_batch() == pytest.approx(70)
+        clock.now += 70
+        assert allowance.seconds_until_batch() == 0
+
+    asyncio.run(story())
+
+
+def test_what_requests_of_a_batch_use_is_tried_with_one_and_then_reckoned_with() -> None:
+    async def story() -> None:
+        allowance = Allowance("a", Rates(tokens_per_minute=1000), Clock())
+        first = await allowance.batch_turn()
+        assert allowance.seconds_until_batch() == float("inf")
+        first.num_tokens = 100
+        first.end()
+        turns = []
+        while allowance.seconds_until_batch() == 0:
+            turns.append(await allowance.batch_turn())
+        assert len(turns) == 6  # five are reckoned with 500, the other 500 are kept, and the last may go beyond
+        assert allowance.seconds_until_batch() == float("inf")
+        turns.pop().end()
+        assert allowance.seconds_until_batch() == 0
+
+    asyncio.run(story())
+
+
+def test_requests_of_a_batch_wait_for_a_place_and_take_none_from_others() -> None:
+    async def story() -> None:
+        allowance = Allowance("a", Rates(concurrent_requests=1), Clock())
+        turn = await allowance.batch_turn()
+        assert refused_for(allowance) is None
+        waiting = asyncio.create_task(allowance.batch_turn())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        turn.end()
+        (await asyncio.wait_for(waiting, 30)).end()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

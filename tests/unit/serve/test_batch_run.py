@@ -15,15 +15,21 @@ import pytest
 
 from trivium.records.batches import BatchRecord, BatchStatus
 from trivium.records.records import Records
+from trivium.records.viewer import Viewer
+from trivium.serve.access.allowance import Rates
+from trivium.serve.access.caller import asking
 from trivium.serve.access.keyring import Keyring
+from trivium.serve.access.keys import Key, digest_of
 from trivium.serve.batch.run import BatchRun, BatchTools
 from trivium.serve.batch.runner import BatchRunner
 from trivium.serve.batch.slots import Slots
 from trivium.serve.in_process import InProcess
 from trivium.serve.limits import Limits
+from trivium.types.errors import RateLimitedError
 from trivium.types.request import BACKGROUND_PRIORITY
 
 URL = "/v1/completions"
+OWNER = Viewer("night", sees_all=False)
 OK = (200, {"usage": {"prompt_tokens": 2, "completion_tokens": 3}})
 ENGINE_DIED = (503, {"error": {"code": "engine_dead"}})
 
@@ -79,17 +85,20 @@ async def add_batch(records: Records, prompts: list[str], seconds: float = 3600)
         output_seconds=3600,
     )
     records.blobs.link(file.id, batch.id)
-    await records.batches.add(batch)
+    await records.batches.seen_by(OWNER).add(batch)
     return batch.id
 
 
-def tools_for(records: Records, app: App, at_once: int) -> BatchTools:
-    return BatchTools(records, InProcess(app), Limits(), Slots(at_once), Keyring())
+def tools_for(records: Records, app: App, at_once: int, rates: Rates | None = None) -> BatchTools:
+    keys = [Key(name=OWNER.name, digest=digest_of("secret"), rates=rates or Rates())]
+    return BatchTools(records, InProcess(app), Limits(), Slots(at_once), Keyring(keys))
 
 
-async def run(records: Records, app: App, prompts: list[str], at_once: int = 4, **options: Any) -> BatchRecord:
+async def run(
+    records: Records, app: App, prompts: list[str], at_once: int = 4, rates: Rates | None = None, **options: Any
+) -> BatchRecord:
     batch_id = await add_batch(records, prompts, **options)
-    await asyncio.wait_for(BatchRun(tools_for(records, app, at_once), batch_id, 0).to_its_end(), 30)
+    await asyncio.wait_for(BatchRun(tools_for(records, app, at_once, rates), batch_id, 0).to_its_end(), 30)
     batch = await records.batches.get(batch_id)
     assert batch is not None
     return batch
@@ -119,6 +128,40 @@ def test_requests_are_background_and_so_many_at_once(records: Records) -> None:
     asyncio.run(story())
     assert app.most_at_once == 3
     assert {body["priority"] for body in app.asked} == {BACKGROUND_PRIORITY}
+
+
+def test_no_more_run_at_once_than_their_owner_may_have(records: Records) -> None:
+    app = App(lambda body: OK, pause=0.005)
+    batch = asyncio.run(run(records, app, [str(n) for n in range(6)], rates=Rates(concurrent_requests=2)))
+    assert (batch.status, batch.completed) == (BatchStatus.COMPLETED, 6)
+    assert app.most_at_once == 2
+
+
+def test_a_batch_uses_its_owners_tokens_and_waits_when_they_are_used_up(records: Records) -> None:
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        asking().charge(100_000)  # at 60 a minute: more than a day's
+        return OK
+
+    app = App(answer)
+
+    async def story() -> None:
+        tools = tools_for(records, app, 4, Rates(tokens_per_minute=60))
+        batch_id = await add_batch(records, ["a"] * 4)
+        run = BatchRun(tools, batch_id, 0)
+        running = asyncio.create_task(run.to_its_end())
+        while (batch := await records.batches.get(batch_id)) and batch.completed < 1:
+            await asyncio.sleep(0.005)
+        owner = tools.keyring.caller_of(["secret"])
+        assert owner is not None
+        with pytest.raises(RateLimitedError, match="60 tokens a minute"), owner.request():
+            pass
+        run.cancelled.set()
+        await running
+        batch = await records.batches.get(batch_id)
+        assert batch is not None and (batch.status, batch.completed) == (BatchStatus.CANCELLED, 1)
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert len(app.asked) == 1
 
 
 def test_prompts_that_begin_alike_run_one_after_the_other(records: Records) -> None:

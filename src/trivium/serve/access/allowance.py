@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -12,7 +14,9 @@ from trivium.types.errors import RateLimitedError
 
 MINUTE = 60.0  # seconds
 SECONDS_WHEN_UNKNOWN = 1.0  # that a request takes, before the first has ended
-WEIGHT_OF_LAST = 0.2  # in the mean of how long requests take
+WEIGHT_OF_LAST = 0.2  # in the means of how long requests take and of what those of batches use
+KEPT_FROM_BATCHES = 0.5  # of what a minute allows: a batch leaves that much to its key's online requests
+LOOK_SECONDS = 1.0  # at most, between looks of a batch whether there is room: the rates may have been changed
 
 
 class Rates(Struct, frozen=True):
@@ -46,11 +50,26 @@ class Bucket:
     def seconds_until(self, level: float, now: float) -> float:
         return max(level - self.level(now), 0.0) * MINUTE / self.per_minute
 
+    @property
+    def kept_from_batches(self) -> float:
+        return self.per_minute * KEPT_FROM_BATCHES
+
     def resized(self, per_minute: int, now: float) -> Bucket:
         """With another rate, and as much taken from it as before."""
         bucket = Bucket(per_minute, now)
         bucket.take(round(self.per_minute - self.level(now)), now)
         return bucket
+
+
+@dataclass
+class BatchTurn:
+    """Held while a request of a batch runs."""
+
+    on_end: Callable[[int | None], None] = lambda num_tokens: None
+    num_tokens: int | None = None  # that it used, told by whoever ran it; None: it came to no answer
+
+    def end(self) -> None:
+        self.on_end(self.num_tokens)
 
 
 class Allowance:
@@ -64,6 +83,9 @@ class Allowance:
         self._at_once: int | None = None
         self._running = 0
         self._mean_seconds = SECONDS_WHEN_UNKNOWN  # that a request takes
+        self._batch_running = 0  # counted apart: what nobody waits for takes no place from those who wait
+        self._batch_ended = asyncio.Event()  # set when one of them has; whoever waits for that clears it
+        self._mean_batch_tokens: float | None = None  # that a request of a batch uses; None: none has ended yet
         self.change(rates)
 
     def change(self, rates: Rates) -> None:
@@ -97,6 +119,43 @@ class Allowance:
     def charge(self, num_tokens: int) -> None:
         if self._tokens is not None:
             self._tokens.take(num_tokens, self._clock())
+
+    async def batch_turn(self) -> BatchTurn:
+        """For a request of a batch, when it may begin: it is counted as others are, but waits where they are refused."""
+        while (seconds := self.seconds_until_batch()) > 0:
+            self._batch_ended.clear()
+            try:
+                async with asyncio.timeout(min(seconds, LOOK_SECONDS)):
+                    await self._batch_ended.wait()
+            except TimeoutError:
+                pass
+        if self._requests is not None:
+            self._requests.take(1, self._clock())
+        self._batch_running += 1
+        return BatchTurn(self._end_batch_turn)
+
+    def _end_batch_turn(self, num_tokens: int | None) -> None:
+        self._batch_running -= 1
+        self._batch_ended.set()
+        if num_tokens is not None:
+            mean = num_tokens if self._mean_batch_tokens is None else self._mean_batch_tokens
+            self._mean_batch_tokens = mean + WEIGHT_OF_LAST * (num_tokens - mean)
+
+    def seconds_until_batch(self) -> float:
+        """Until a request of a batch may begin; 0: now; infinity: when another has ended."""
+        if self._at_once is not None and self._batch_running >= self._at_once:
+            return float("inf")
+        now, waits = self._clock(), [0.0]
+        if self._requests is not None:
+            waits.append(self._requests.seconds_until(max(self._requests.kept_from_batches, 1.0), now))
+        if self._tokens is not None:
+            if self._batch_running and self._mean_batch_tokens is None:
+                return float("inf")  # what they use is not known: one tries
+            expected = self._batch_running * (self._mean_batch_tokens or 0.0)
+            if self._batch_running and self._tokens.kept_from_batches + expected > self._tokens.per_minute:
+                return float("inf")  # there is never as much
+            waits.append(self._tokens.seconds_until(max(self._tokens.kept_from_batches + expected, 1.0), now))
+        return max(waits)
 
     def _check(self, now: float) -> None:
         waits: list[tuple[float, str]] = []

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from msgspec import Struct
 
 from trivium.records.viewer import Viewer
-from trivium.serve.access.allowance import Allowance
+from trivium.serve.access.allowance import Allowance, BatchTurn
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -21,6 +21,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     is_admin: bool = True
     has_own_prefixes: bool = False
     allowance: Allowance | None = None
+    is_let_in: bool = False  # its request was counted before it came to a route
 
     def may_use(self, model: str) -> bool:
         return self.models is None or bool(self.models & {model, model.removesuffix(":latest")})
@@ -44,7 +45,11 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     def request(self) -> AbstractContextManager[None]:
         """From its arrival to its end; raises RateLimitedError where it has to wait."""
-        return nullcontext() if self.allowance is None else self.allowance.request()
+        return nullcontext() if self.allowance is None or self.is_let_in else self.allowance.request()
+
+    async def batch_turn(self) -> BatchTurn:
+        """For a request of a batch, when the caller's allowance has room for it."""
+        return BatchTurn() if self.allowance is None else await self.allowance.batch_turn()
 
     def place(self) -> AbstractContextManager[None]:
         """For what goes on after the request that began it has been answered."""

@@ -75,10 +75,10 @@ class Keyring:
         return found
 
     def on_behalf_of(self, name: str) -> Caller:
-        """Whoever left work here that is done while they are away: it is not counted as theirs."""
+        """Whoever left work here that is done while they are away. Who does it waits until it may begin."""
         found = {caller.name: caller for caller in self._callers.values()}.get(name)
         if found is not None:
-            return replace(found, allowance=None)
+            return replace(found, is_let_in=True)
         if not name:
             return ANYBODY
         return Caller(name=name, is_admin=False, has_own_prefixes=not self._shares_prefixes)

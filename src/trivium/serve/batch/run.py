@@ -10,7 +10,9 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +21,8 @@ from trivium.records.batches import BatchRecord, BatchRequest, BatchStatus, Toke
 from trivium.records.blobs import IncomingBlob
 from trivium.records.files import FileRecord
 from trivium.records.records import Records
-from trivium.serve.access.caller import acting_as
+from trivium.serve.access.allowance import BatchTurn
+from trivium.serve.access.caller import Caller, acting_as
 from trivium.serve.access.keyring import Keyring
 from trivium.serve.batch.input import LINE, BatchInputError, read_batch_input
 from trivium.serve.batch.output import answer_line, failure_line, tokens_of
@@ -52,7 +55,7 @@ class BatchTools:
 
 class BatchRun:
     def __init__(self, tools: BatchTools, batch_id: str, order: int) -> None:
-        """Of several batches, the one with the lowest `order` gets the next slot."""
+        """Of batches whose owners have one priority, the one with the lowest `order` gets the next slot."""
         self._tools = tools
         self._records = tools.records.batches
         self._blobs = tools.records.blobs
@@ -109,13 +112,11 @@ class BatchRun:
         suspects: list[BatchRequest] = []  # the engine died with them in its hands: they run last, one at a time
         slots = self._tools.slots
 
-        async def answer_in_slot(request: BatchRequest, body: bytes) -> None:
+        async def answer(request: BatchRequest, body: bytes, turn: BatchTurn) -> None:
             try:
-                await self._answer(batch, request, body)
+                await self._answer(batch, request, body, turn)
             except _EngineDiedError:
                 suspects.append(request)
-            finally:
-                slots.give_back()
 
         with open(self._blobs.path(self._id), "rb") as file:
             async with asyncio.TaskGroup() as group:
@@ -123,10 +124,21 @@ class BatchRun:
                     if request.strikes:
                         suspects.append(request)
                         continue
-                    await slots.take(self._order)
-                    group.create_task(answer_in_slot(request, self._body(file.fileno(), request)))
+                    body = self._body(file.fileno(), request)
+                    with ExitStack() as held:
+                        owner = self._owner(batch)
+                        turn = await owner.batch_turn()
+                        held.callback(turn.end)
+                        await slots.take((owner.priority_of(None), self._order))
+                        held.callback(slots.give_back)
+                        task = group.create_task(answer(request, body, turn))
+                        task.add_done_callback(partial(_give_back, held.pop_all()))
             for request in suspects:
                 await self._answer_alone(batch, request, self._body(file.fileno(), request))
+
+    def _owner(self, batch: BatchRecord) -> Caller:
+        """Its keys may have been changed since the last request."""
+        return self._tools.keyring.on_behalf_of(batch.owner)
 
     async def _unanswered(self) -> AsyncIterator[BatchRequest]:
         rank = -1
@@ -140,17 +152,20 @@ class BatchRun:
 
     async def _answer_alone(self, batch: BatchRecord, request: BatchRequest, body: bytes) -> None:
         while True:
+            turn = await self._owner(batch).batch_turn()
             try:
-                return await self._answer(batch, request, body)
+                return await self._answer(batch, request, body, turn)
             except _EngineDiedError as death:
                 if death.strikes >= MAX_STRIKES:
                     message = f"the engine died {death.strikes} times with this request in its hands"
                     line = failure_line(self._id, request.line, request.custom_id, "engine_dead", message)
                     return await self._records.answer(self._id, request.line, False, line, TokenCounts())
+            finally:
+                turn.end()
 
-    async def _answer(self, batch: BatchRecord, request: BatchRequest, body: bytes) -> None:
+    async def _answer(self, batch: BatchRecord, request: BatchRequest, body: bytes, turn: BatchTurn) -> None:
         while True:
-            with acting_as(self._tools.keyring.on_behalf_of(batch.owner)):
+            with acting_as(self._owner(batch)):
                 answer = await self._tools.server.post(batch.endpoint, body)
             if answer.status not in (429, 503):
                 break
@@ -160,6 +175,7 @@ class BatchRun:
         succeeded = answer.status == 200
         line = answer_line(self._id, request.line, request.custom_id, answer)
         tokens = tokens_of(answer) if succeeded else TokenCounts()
+        turn.num_tokens = tokens.input + tokens.output
         await self._records.answer(self._id, request.line, succeeded, line, tokens)
 
     async def _end(self, batch: BatchRecord, end: BatchStatus) -> None:
@@ -195,6 +211,11 @@ class _EngineDiedError(Exception):
     def __init__(self, strikes: int) -> None:
         super().__init__(strikes)
         self.strikes = strikes
+
+
+def _give_back(held: ExitStack, _: asyncio.Task[None]) -> None:
+    """When a task has ended, also where it was cancelled before it began."""
+    held.close()
 
 
 def _code(answer: Answer) -> str | None:

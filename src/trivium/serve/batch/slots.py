@@ -1,4 +1,4 @@
-"""How many requests of all batches run at once, and whose turn it is: the oldest batch goes first."""
+"""How many requests of all batches run at once, and whose turn it is: lower orders go first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import itertools
 class Slots:
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
+        self._waiting: list[tuple[tuple[int, int], int, asyncio.Future[None]]] = []  # a heap
         self._tickets = itertools.count()
 
-    async def take(self, order: int) -> None:
+    async def take(self, order: tuple[int, int]) -> None:
         """Until there is one that nobody with a lower `order` waits for."""
         if self._free and not self._waiting:
             self._free -= 1
