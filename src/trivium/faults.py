@@ -36,6 +36,7 @@ class Hits(StrEnum):
     """Who may fail by one fault; everybody else gets the answer that he would have got without it."""
 
     NOBODY = "nobody"
+    RETRIED = "nobody, unless what is tried again, alone, fails again"
     REQUEST = "one request"
     STEP = "requests whose tokens were in one step"
     PROCESS = "requests in the engine, which is started again"
@@ -125,6 +126,8 @@ POINTS = tuple(
         Hits.STEP: {
             "client.receive": "taking in a frame of the engine",
             "loop.send_deltas": "sending what a step brought",
+        },
+        Hits.RETRIED: {
             "grammar.update": "telling the grammar process what was drawn",
             "grammar.masks": "waiting for masks",
             "runner.changes": "starting and ending rows",

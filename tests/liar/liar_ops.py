@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivium.kernels import gated, linear, rms_norm
+from trivium.kernels import gated, linear, rms_norm, rotary
 from trivium.kernels.ops import Ops, Provider
 from trivium.kernels.select import reference_ops
 
@@ -59,6 +59,8 @@ def ops_of(lie: str) -> Any:
             return replace(mine, embed=_aborting(mine))
         case "wrong after a while":
             return replace(mine, rms_norm=_wrong_under_pressure)
+        case "an error after a while":
+            return replace(mine, rotary=_raises_under_pressure)
         case "no numbers after a while":
             return replace(mine, gated=_no_numbers_under_pressure)
         case "a replay that goes wrong":
@@ -112,6 +114,12 @@ def _short_of_memory(x: Tensor, weight: Any, bias: Any) -> Tensor:
 
 def _wrong_under_pressure(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return rms_norm.reference(x, weight, eps) * (1.5 if PRESSURE.is_on else 1.0)
+
+
+def _raises_under_pressure(*arguments: Any) -> tuple[Tensor, Tensor]:
+    if PRESSURE.is_on:
+        raise RuntimeError("error 507899")
+    return rotary.reference(*arguments)
 
 
 def _no_numbers_under_pressure(gate: Tensor, up: Tensor, activation: Any) -> Tensor:

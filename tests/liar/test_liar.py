@@ -179,6 +179,7 @@ def test_a_replay_of_what_was_is_not_replayed(
 
 IN_SERVICE = {
     "wrong after a while": "rms_norm: in service: numbers further from the reference",
+    "an error after a while": "rotary: in service: it raised RuntimeError: error 507899",
     "no numbers after a while": "gated: in service: NaN",
     "a replay that goes wrong": "captured steps: in service: numbers further from the reference",
 }

@@ -47,9 +47,11 @@ class FaultyServer:
         match hits:
             case Hits.NOBODY:
                 assert not failed, told
+            case Hits.RETRIED if num_faults <= 1:
+                assert not failed, told
             case Hits.REQUEST:
                 assert len(failed) <= num_faults, told
-            case Hits.STEP | Hits.PROCESS:
+            case Hits.RETRIED | Hits.STEP | Hits.PROCESS:
                 assert all(outcome.kind in IN_ENGINE for outcome in failed), told
         codes: set[str | None] = {"internal_error", "request_failed", "storage_failed"}
         if hits is Hits.PROCESS:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
-from functools import partial
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -14,15 +13,15 @@ import torch
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
-from trivium.engine.plan import StartPlan, plan_start
+from trivium.engine.descent import Descent
+from trivium.engine.plan import StartPlan, ops_of, plan_start
 from trivium.engine.report import report_start
-from trivium.engine.rungs import demoted, rung_below
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
 from trivium.execute.rows import Rows
 from trivium.execute.runner import Runner, RunningStep
 from trivium.execute.sampler import why_host_is_needed
-from trivium.execute.shadow import KernelMismatch, Shadow
+from trivium.execute.shadow import KernelMismatch
 from trivium.faults import fault_point
 from trivium.grammar.service import GrammarService
 from trivium.models.decoder import Decoder
@@ -67,11 +66,9 @@ class EngineCore:
         device = torch.device(self.config.device)
         self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
         kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
-        num_threads = options.num_threads or plan.ground.capabilities.num_threads
-        self._without = partial(demoted, num_threads=num_threads)
-        shadow = Shadow(options.shadow_every, partial(rung_below, num_threads=num_threads))
-        self._runner = Runner(model, kv, self._rows, self.config.kv.block_size, device, self.grammars, shadow)
-        self._demotions = Counter(plan.ground.problems)
+        self._descent = Descent(plan.ground, ops_of(spec))
+        block_size, shadow = self.config.kv.block_size, self._descent.shadow
+        self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures()
         limits = SchedulerLimits(
@@ -181,15 +178,13 @@ class EngineCore:
         return cancelled + self._scheduler.commit(result, time.monotonic())
 
     def _demote(self, mismatch: KernelMismatch) -> None:
-        """Kernels that were caught lying are left; everything is computed again, from the tokens that were told."""
+        """Kernels that lie or raise are left; everything is computed again, from the tokens that were told."""
         self._running.clear()
         self._leave(mismatch)
         self._scheduler.recall(time.monotonic())
 
     def _leave(self, mismatch: KernelMismatch) -> None:
-        log.error("kernels are left for slower ones, and what they computed is computed again: %s", mismatch)
-        self._demotions[str(mismatch)] += 1
-        self._runner.use(self._without(self._runner.ops, mismatch.subject, mismatch.why))
+        self._runner.use(self._descent.leave(self._runner.ops, mismatch))
 
     def _give_up(self, error: Exception) -> list[Delta]:
         """The steps that run are given up; raises the error again where nothing can be expected of later ones."""
@@ -211,7 +206,7 @@ class EngineCore:
         return self._antechamber.stats()
 
     def execution_stats(self) -> ExecutionStats:
-        return msgspec.structs.replace(self._runner.stats(), demotions=dict(self._demotions))
+        return msgspec.structs.replace(self._runner.stats(), demotions=self._descent.demotions)
 
     def assert_balanced(self) -> None:
         """Recounts blocks and rows from their owners, here and on the device."""

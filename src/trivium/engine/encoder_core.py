@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from msgspec.structs import replace
 
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig
-from trivium.engine.plan_encoder import EncoderPlan, plan_encoder, report_encoder_start
+from trivium.engine.descent import Descent
+from trivium.engine.plan_encoder import OPS_OF_ENCODERS, EncoderPlan, plan_encoder, report_encoder_start
+from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.execute.encoder_runner import EncoderRunner
+from trivium.execute.shadow import KernelMismatch
 from trivium.formats.huggingface import HFDirectory
 from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
@@ -29,6 +33,8 @@ from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
 from trivium.types.request import Request
 
+log = logging.getLogger(__name__)
+
 
 class EncoderCore:
     def __init__(self, options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> None:
@@ -36,8 +42,9 @@ class EncoderCore:
         self.config, options = plan.config, plan.ground.options
         plan.ground.open_device()
         model = _build_model(plan)
-        self._runner = EncoderRunner(model)
-        self._demotions = dict.fromkeys(plan.ground.problems, 1)
+        self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
+        self._runner = EncoderRunner(model, self._descent.shadow)
+        self._failures = StepFailures()
         self._scheduler = EncoderScheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -72,7 +79,24 @@ class EncoderCore:
         step = self._scheduler.plan(time.monotonic())
         if step is None:
             return self._scheduler.take_deltas()
-        return self._scheduler.commit(self._runner.run(step), time.monotonic())
+        try:
+            result = self._runner.run(step)
+        except KernelMismatch as mismatch:
+            self._runner.use(self._descent.leave(self._runner.ops, mismatch))
+            self._scheduler.recall()
+            return []
+        except Exception as error:
+            return self._give_up(error)
+        self._failures.succeeded()
+        return self._scheduler.commit(result, time.monotonic())
+
+    def _give_up(self, error: Exception) -> list[Delta]:
+        """Of this step; raises the error again where nothing can be expected of later ones."""
+        now = time.monotonic()
+        if not self._failures.may_go_on(error, now):
+            raise error
+        log.error("a step failed and is given up; who had a part in it is run again, alone", exc_info=error)
+        return self._scheduler.abandon(what_happened(error), now)
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
@@ -84,7 +108,7 @@ class EncoderCore:
         return GrammarStats()
 
     def execution_stats(self) -> ExecutionStats:
-        return replace(self._runner.stats(), demotions=self._demotions)
+        return replace(self._runner.stats(), demotions=self._descent.demotions)
 
 
 def _build_model(plan: EncoderPlan) -> Encoder:

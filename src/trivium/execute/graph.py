@@ -67,11 +67,17 @@ class GraphMode:
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of the batch's tokens, after the final norm."""
-        rotations = self._model.rotations(batch.positions, batch.lengths)
         if self._graph is None:
             self.eager[self._why_eager] += 1
+        else:
+            self.replayed += 1
+        return self.uncounted(batch)
+
+    def uncounted(self, batch: Batch) -> Tensor:
+        """As `forward`, for a look that is no step of its own."""
+        rotations = self._model.rotations(batch.positions, batch.lengths)
+        if self._graph is None:
             return self._model.through_layers(batch.tokens, rotations, batch.attention, self._kv, self._model.ops)
-        self.replayed += 1
         return self._graph.run(batch.tokens, rotations, batch.attention)
 
     def _record(self) -> Graph:

@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trivium.execute.batch import build_batch
+from trivium.execute.batch import Batch, build_batch
 from trivium.execute.graph import GraphMode
 from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import Drawn, Sampler
-from trivium.execute.shadow import Shadow
+from trivium.execute.shadow import NO_OPS_FAULT, KernelMismatch, Shadow, first_tokens, what_was_raised
 from trivium.faults import fault_point
 from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
 from trivium.kernels.ops import Ops
+from trivium.kernels.verify import CAPTURED, RECORDED
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.types.execution_stats import ExecutionStats
@@ -111,11 +111,19 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, step: Step) -> RunningStep:
+        """Raises KernelMismatch where kernels are to be left, and the step is to be computed again without them."""
         running = RunningStep(step.id, HostCopies(self._device))
         self._apply_changes(step)
         if step.work:
             num_replayed = self.graph.replayed
-            self._compute(step, running)
+            try:
+                self._compute(step, running)
+            except KernelMismatch:
+                raise
+            except Exception as error:
+                if (culprit := self._culprit(step, error)) is not None:
+                    raise culprit from error
+                raise
             running.replayed = self.graph.replayed > num_replayed
         elif self._kept:
             self._draw(None, (), running, is_idle=True)
@@ -163,12 +171,50 @@ class Runner:
         self._grammars.close_row(row)
         self._kept.pop(row, None)
 
+    def _culprit(self, step: Step, error: Exception) -> KernelMismatch | None:
+        """Whom a step that raised can do without. It is computed again op by op, over the same slots; where that goes well,
+        the replay is tried once more. What rows have drawn by then is void, and they are to be forgotten."""
+        if isinstance(error, NO_OPS_FAULT):
+            return None
+        ops, graph = self._model.ops, self.graph
+        self._model.ops = self._sampler.ops = self._shadow.blaming(ops)
+        self.graph = GraphMode(self._model, self._kv, self._rows)
+        try:
+            self._compute(step, RunningStep(step.id, HostCopies(self._device)))
+        except KernelMismatch as mismatch:
+            return mismatch
+        except Exception:  # it is none of the ops, or none that another could be put in the place of
+            return None
+        finally:
+            self._model.ops = self._sampler.ops = ops
+            self.graph = graph
+        return self._replay_that_raises(step)
+
+    def _replay_that_raises(self, step: Step) -> KernelMismatch | None:
+        if self.ops.record is None and self.ops.capture is None:
+            return None
+        try:
+            if self._pooling or self.graph.decode(step) is None:
+                self.graph.uncounted(self._build(step, step.work))
+        except NO_OPS_FAULT:
+            return None
+        except Exception as error:
+            subject = CAPTURED if self.ops.capture is not None else RECORDED
+            return KernelMismatch(subject, f"in service: {what_was_raised(error)}")
+        return None
+
+    def _build(self, step: Step, work: Sequence[RowWork]) -> Batch:
+        return build_batch(self._rows, work, self._block_size, self._device, begins=bool(step.starts))
+
     def _compute(self, step: Step, running: RunningStep) -> None:
-        build = partial(build_batch, self._rows, step.work, self._block_size, self._device, begins=bool(step.starts))
         batch = op_by_op = None
-        if self._shadow.is_due(step.work):
-            batch = build()
+        if self._shadow.is_due():
+            batch = self._build(step, first_tokens(step.work))
             op_by_op = self._shadow.hidden(self._model, self._kv, batch)
+            if len(batch.tokens) < step.num_tokens:
+                replayed = self.graph.uncounted(batch)
+                self._shadow.hold(replayed, op_by_op, self._model, self._kv, batch, is_captured=False)
+                batch = op_by_op = None
         if not self._pooling and (logits := self.graph.decode(step)) is not None:
             if batch is not None and op_by_op is not None:
                 computed = self._model.logits(op_by_op[batch.last])
@@ -176,7 +222,7 @@ class Runner:
             self._draw(logits, [work.row for work in step.work], running)
             return
         fault_point("runner.batch")
-        batch = batch or build()
+        batch = batch or self._build(step, step.work)
         fault_point("runner.forward")
         hidden = self.graph.forward(batch)
         if op_by_op is not None:

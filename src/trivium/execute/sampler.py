@@ -35,7 +35,7 @@ class Sampler:
     """`draw` while a step is launched, `take` when it has run."""
 
     def __init__(self, ops: Ops, rows: Rows) -> None:
-        self._ops = ops
+        self.ops = ops
         self._rows = rows
         self._columns = SamplingColumns(max_rows=len(rows.tokens))
 
@@ -55,7 +55,7 @@ class Sampler:
         fault_point("runner.sample")
         ids = np.array(row_ids, dtype=np.int64)
         batch = self._columns.batch(ids, self._rows, logits.shape[1], logits.device, grammar_masks)
-        chosen = self._forced(self._ops.sample(logits, batch), row_ids, grammar_masks)
+        chosen = self._forced(self.ops.sample(logits, batch), row_ids, grammar_masks)
         tokens = chosen.clamp(min=0)  # also a row that fails goes on until the host hears of it
         places = self._rows.expect(ids, tokens)
         logprobs, rows = self._logprobs(logits, tokens, row_ids, copies)
@@ -102,7 +102,7 @@ class Sampler:
         rows = [row_ids[place] for place in places]
         if len(places) < len(row_ids):
             logits, tokens = logits[places], tokens[places]
-        return Logprobs(self._ops, logits, tokens, [wanted[row] for row in rows], copies), rows
+        return Logprobs(self.ops, logits, tokens, [wanted[row] for row in rows], copies), rows
 
 
 def why_host_is_needed(sampling: Sampling) -> str | None:

@@ -85,22 +85,22 @@ class Encoder:
             (Linear.of(named.under("head.dense")), Linear.of(named.under("head.out"))) if spec.num_labels else None
         )
 
-    def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor, starts: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor, starts: Tensor, ops: Ops) -> Tensor:
         """tokens, positions (from 0 in each text), token_types int64 [T]; starts int32 [N + 1] -> hidden [T, H]."""
         indices = (tokens, positions + self.spec.first_position, token_types)
-        parts = [self.ops.embed(ids, table, self.dtype) for ids, table in zip(indices, self._embeddings, strict=True)]
-        hidden = self._embedding_norm.forward(parts[0] + parts[1] + parts[2], self.ops)
+        parts = [ops.embed(ids, table, self.dtype) for ids, table in zip(indices, self._embeddings, strict=True)]
+        hidden = self._embedding_norm.forward(parts[0] + parts[1] + parts[2], ops)
         for layer in self._layers:
-            hidden = layer.forward(hidden, starts, self.ops)
+            hidden = layer.forward(hidden, starts, ops)
         return hidden
 
-    def pooled(self, hidden: Tensor, bounds: list[int]) -> Tensor:
+    def pooled(self, hidden: Tensor, bounds: list[int], ops: Ops) -> Tensor:
         """hidden [T, H] of texts, text n's from bounds[n] to bounds[n + 1] -> float32 [N, vector_size]."""
         texts = [hidden[begin:end] for begin, end in pairwise(bounds)]
         if self._head is not None:
             dense, out = self._head
             first = torch.stack([text[0] for text in texts])
-            return out.forward(torch.tanh(dense.forward(first, self.ops)), self.ops).float()
+            return out.forward(torch.tanh(dense.forward(first, ops)), ops).float()
         match self.spec.pooling:
             case "mean":
                 vectors = [text.float().mean(dim=0) for text in texts]

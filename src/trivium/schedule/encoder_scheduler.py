@@ -5,6 +5,9 @@
 
 The order is that of rank: priority, arrival, id. Beside others, one background text goes with each step, so that those who
 wait hardly notice and it still gets on. There are no blocks and no rows: a text holds nothing before its step or after.
+
+A step that fails as a whole is given up (`abandon`), and each of its texts goes alone before any other; one whose step then
+fails again was the cause and ends with an error.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from trivium.types.request import BACKGROUND_PRIORITY, Request
 class _InFlight:
     id: int
     requests: tuple[Request, ...]
+    planned: float  # when
 
 
 class EncoderScheduler:
@@ -37,12 +41,14 @@ class EncoderScheduler:
         self._waiting: list[Request] = []  # in order of rank
         self._known: dict[str, Request] = {}  # waiting or in flight, by id
         self._in_flight: _InFlight | None = None
+        self._suspects: set[str] = set()  # ids of texts whose step has failed
         self._deltas: list[Delta] = []  # of cancels, not yet told
         self._next_step_id = 0
         self._pace = Pace()
         self._num_prompt_tokens = 0
         self._queue_seconds = 0.0
         self._num_ended = dict.fromkeys(FinishReason, 0)
+        self._num_failed_steps = 0
 
     def check(self, request: Request) -> None:
         """Raises what is wrong with the request."""
@@ -83,6 +89,7 @@ class EncoderScheduler:
         request = self._known.pop(request_id, None)
         if request is None:
             return
+        self._suspects.discard(request_id)
         place = bisect_left(self._waiting, _rank(request), key=_rank)
         if self._waiting[place : place + 1] == [request]:
             del self._waiting[place]
@@ -103,16 +110,16 @@ class EncoderScheduler:
         chosen = self._choose()
         if not chosen:
             return None
-        for request in chosen:
-            self._num_prompt_tokens += len(request.prompt)
-            self._queue_seconds += now - request.arrival
         step = EncodeStep(self._next_step_id, tuple(_text(request) for request in chosen))
         self._next_step_id += 1
-        self._in_flight = _InFlight(step.id, tuple(chosen))
+        self._in_flight = _InFlight(step.id, tuple(chosen), now)
         return step
 
     def _choose(self) -> list[Request]:
         """Takes the first in rank from the queue, while they fit. Nobody overtakes the one that does not."""
+        if self._suspects:
+            place = next(place for place, request in enumerate(self._waiting) if request.id in self._suspects)
+            return [self._waiting.pop(place)]
         budget = self.limits.max_batch_tokens
         num_foreground = bisect_left(self._waiting, BACKGROUND_PRIORITY, key=_priority)
         beside = 1 if self.limits.max_background_tokens else 0
@@ -130,22 +137,53 @@ class EncoderScheduler:
         """Takes in what the planned step computed. Returns the news of each request, and of those cancelled since."""
         if self._in_flight is None or result.step_id != self._in_flight.id:
             raise RuntimeError(f"step {result.step_id} has a result, but it is not the one in flight")
-        requests, self._in_flight = self._in_flight.requests, None
+        requests, planned = self._in_flight.requests, self._in_flight.planned
+        self._in_flight = None
+        self._num_prompt_tokens += sum(len(request.prompt) for request in requests)
+        self._queue_seconds += sum(planned - request.arrival for request in requests)
         failures = {failure.row: failure for failure in result.failures}
         deltas = self.take_deltas()
         for place, (request, vector) in enumerate(zip(requests, result.vectors, strict=True)):
             if self._known.get(request.id) is not request:
                 continue  # cancelled meanwhile
-            del self._known[request.id]
             failure = failures.get(place)
             reason = FinishReason.STOP if failure is None else FinishReason.ERROR
-            self._num_ended[reason] += 1
-            self._pace.ended(now, is_awaited=bool(self._waiting))
+            self._end(request, reason, now)
             if failure is None:
                 deltas.append(Delta(request.id, 0, finish_reason=reason, pooled=vector))
             else:
                 deltas.append(Delta(request.id, 0, finish_reason=reason, error=failure.message))
         return deltas
+
+    def abandon(self, why: str, now: float) -> list[Delta]:
+        """The step in flight failed as a whole. Returns the news of the text that caused it, where that is known: it was
+        suspected, and had the step for itself; and of those cancelled since."""
+        self._num_failed_steps += 1
+        requests = self.recall()
+        deltas = self.take_deltas()
+        if len(requests) == 1 and requests[0].id in self._suspects:
+            (culprit,) = requests
+            del self._waiting[bisect_left(self._waiting, _rank(culprit), key=_rank)]
+            self._end(culprit, FinishReason.ERROR, now)
+            return [*deltas, Delta(culprit.id, 0, finish_reason=FinishReason.ERROR, error=why)]
+        self._suspects.update(request.id for request in requests)
+        return deltas
+
+    def recall(self) -> list[Request]:
+        """The step in flight is computed again: its texts, but those cancelled since, wait once more."""
+        if self._in_flight is None:
+            raise RuntimeError("no step is in flight")
+        requests = [request for request in self._in_flight.requests if self._known.get(request.id) is request]
+        self._in_flight = None
+        for request in requests:
+            insort(self._waiting, request, key=_rank)
+        return requests
+
+    def _end(self, request: Request, reason: FinishReason, now: float) -> None:
+        del self._known[request.id]
+        self._suspects.discard(request.id)
+        self._num_ended[reason] += 1
+        self._pace.ended(now, is_awaited=bool(self._waiting))
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
@@ -167,6 +205,8 @@ class EncoderScheduler:
             planned_ahead=0,
             discarded=0,
             held_back={},
+            failed_steps=self._num_failed_steps,
+            suspects=len(self._suspects),
         )
 
 

@@ -17,8 +17,8 @@ their planning. Rows and blocks come back when no step in flight has the row; no
 flight: `plan` then gives nothing until all are committed.
 
 A step that fails as a whole is given up with all that are in flight (`abandon`): nothing of them counts, and who had a part
-in them is suspected. Suspects run one at a time, each alone, until they draw a token; the one whose step then fails again
-was the cause and ends with an error. The others have lost nothing but time.
+in them is suspected, also where it was only one. Suspects run one at a time, each alone, until they draw a token; the one
+whose step then fails again was the cause and ends with an error. The others have lost nothing but time.
 """
 
 from __future__ import annotations
@@ -457,17 +457,17 @@ class Scheduler:
 
     def abandon(self, why: str, now: float) -> list[Delta]:
         """The steps in flight failed as a whole, and the device has forgotten all rows. Returns the news of the sequence that
-        caused it, where that is known: it had the step for itself."""
+        caused it, where that is known: it was suspected, and had the step for itself."""
         self._now = now
         self._num_failed_steps += 1
         involved = {row for work in self._in_flight.values() for row in work}
         suspects = [s for s in map(self._rows.__getitem__, involved) if s is not None and s.state is State.RUNNING]
         self._take_back_all()
-        if len(suspects) != 1:
-            known = {id(sequence) for sequence in self._suspects}
-            self._suspects = sorted(self._suspects + [s for s in suspects if id(s) not in known], key=_rank)
-            return []
-        return [self._fail(suspects[0], RowFailure(NO_ROW, why))]
+        known = {id(sequence) for sequence in self._suspects}
+        if len(suspects) == 1 and id(suspects[0]) in known:
+            return [self._fail(suspects[0], RowFailure(NO_ROW, why))]
+        self._suspects = sorted(self._suspects + [s for s in suspects if id(s) not in known], key=_rank)
+        return []
 
     def recall(self, now: float) -> None:
         """What the device has computed so far is not to be trusted, and it has forgotten all rows: every sequence is computed

@@ -35,6 +35,22 @@ def test_a_step_that_fails_once_costs_nobody_his_answer(steps_ahead: int) -> Non
     world.assert_idle()
 
 
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("num_before", [0, 1, 5])
+def test_one_that_is_alone_is_run_once_more_before_it_fails(num_before: int, steps_ahead: int) -> None:
+    """`num_before`: steps that go well before one does not."""
+    for num_failures, reasons in ((1, NATURAL), (2, (FinishReason.ERROR,))):
+        world = World(steps_ahead=steps_ahead, max_batch_tokens=4)
+        world.add(request("only", [3] * 11, max_tokens=8, prompt_logprobs=0))
+        for _ in range(num_before):
+            world.step()
+        failing = iter([True] * num_failures)
+        world.drain(breaks=lambda request_ids, failing=failing: next(failing, False))
+        assert world.heard["only", 0].reason in reasons
+        assert world.scheduler.stats().failed_steps == num_failures
+        world.assert_idle()
+
+
 def test_suspects_run_one_by_one_and_then_all_together_again() -> None:
     world = World()
     for number in range(4):
