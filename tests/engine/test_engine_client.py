@@ -16,7 +16,7 @@ import uvloop
 from echo_client import echo_client, request, tokens_of
 from echo_core import BAD_ADD, BAD_ROW, BAD_STEP, HARD_EXIT, next_token
 
-from trivium.engine.client import EngineClient, EngineState, Supervision
+from trivium.engine.client import EngineClient, EngineState, Supervision, ready_ended_or_silent
 from trivium.types.delta import FinishReason
 from trivium.types.errors import (
     EngineDeadError,
@@ -26,6 +26,7 @@ from trivium.types.errors import (
     OverloadedError,
     RequestFailedError,
 )
+from trivium.types.start_progress import StartProgress, StartStage
 
 
 def with_client(work: Callable[[EngineClient], Awaitable[None]], **options: object) -> None:
@@ -239,9 +240,48 @@ def test_what_keeps_the_engine_from_starting_is_raised_by_start() -> None:
 def test_an_engine_that_is_not_ready_in_time_is_given_up() -> None:
     async def main() -> None:
         client = echo_client(supervision=Supervision(start_timeout=0.001))
-        with pytest.raises(EngineDeadError, match=r"not ready after 0\.001 seconds"):
+        with pytest.raises(EngineDeadError, match=r"no news for 0\.001 seconds \(importing libraries\)"):
             await client.start()
         await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_start_that_takes_long_says_how_far_it_is(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.held"
+
+    async def main() -> None:
+        client = echo_client(str(weights))
+        starting = asyncio.create_task(client.start())
+        while str(client.start_progress) != "reading weights: 3.00 of 16.00 GB":
+            assert not starting.done()
+            await asyncio.sleep(0.01)
+        weights.touch()
+        await starting
+        assert client.start_progress is None
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_start_is_given_up_only_when_it_gives_no_more_news() -> None:
+    class Child:
+        """Has gone on at each of the first looks."""
+
+        def __init__(self, num_news: int) -> None:
+            self.ready = self.ended = asyncio.get_running_loop().create_future()
+            self.num_looks = 0
+            self._num_news = num_news
+
+        @property
+        def progress(self) -> StartProgress:
+            self.num_looks += 1
+            return StartProgress(StartStage.WEIGHTS, min(self.num_looks, self._num_news), self._num_news)
+
+    async def main() -> None:
+        child = Child(num_news=8)
+        await ready_ended_or_silent(child, timeout=0.001)  # type: ignore[arg-type]
+        assert child.num_looks > 8
 
     asyncio.run(main())
 

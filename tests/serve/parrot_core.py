@@ -21,6 +21,7 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.kv import KVSpec, group_layers
 from trivium.types.request import Request
+from trivium.types.start_progress import TellProgress
 from trivium.types.step import RowStart, SampledRow, Step, StepResult, TokenLogprobs
 
 CONTEXT = 4096
@@ -28,7 +29,7 @@ SAY, SAID, END = "<|say|>", "<|said|>", "<|im_end|>"
 
 
 class ParrotCore:
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, tell: TellProgress) -> None:
         added = json.loads((Path(options.model) / "tokenizer.json").read_text())
         ids = {token["content"]: token["id"] for token in added["added_tokens"]}
         self._say, self._said, self._end = ids[SAY], ids[SAID], ids[END]

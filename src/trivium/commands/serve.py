@@ -20,6 +20,7 @@ from trivium.commands.options import read_options
 from trivium.commands.report import model_report, ready_report
 from trivium.commands.served_models import read_offers
 from trivium.commands.settings import AccessSettings, ServeSettings
+from trivium.commands.start_news import tell_start
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
 from trivium.observe.log_lines import set_up_logging
@@ -107,9 +108,11 @@ async def _serve(
     reload_on_hangup(entrance)
     server.start()
     stopping = asyncio.create_task(wind_down.wait_asked())
+    telling = asyncio.create_task(tell_start(models.start_progress, say))
     drained = True
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await cancel_and_wait(telling)
         if starting.done():
             await starting
             await fail_abandoned(records)
@@ -132,6 +135,7 @@ async def _serve(
             drained = await wind_down.drain()
     finally:
         starting.cancel()
+        telling.cancel()
         await models.close()  # ends what did not end in time with an error of its own, while it can still be told
         await end_background(state)
         await server.stop(at_once=not drained)

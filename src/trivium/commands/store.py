@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from trivium.commands.progress import PullBar
+from trivium.commands.pull_bar import PullBar
 from trivium.store import DEFAULT_MODEL, ModelStore
 
 

@@ -19,6 +19,7 @@ import zmq
 from trivium.config.options import EngineOptions
 from trivium.engine.messages import Launch, ToEngine, encode
 from trivium.types.card import ModelCard
+from trivium.types.start_progress import StartProgress, StartStage
 
 # glibc would give every large tensor's memory back to the system when it is freed, and a step that makes one anew would
 # wait for its pages to be cleared; 32 MiB is the largest threshold that it takes.
@@ -60,6 +61,7 @@ class EngineProcess:
             stdin.write(encode(launch))
         self.ready: asyncio.Future[ModelCard] = self._loop.create_future()
         self.ended: asyncio.Future[int] = self._loop.create_future()  # the exit code; negative: the signal
+        self.progress = StartProgress(StartStage.IMPORTING)  # of its start, as it last told
         self.last_words: str | None = None  # why it is about to end, as it told us
         self._watcher = threading.Thread(target=self._watch, name="engine-watcher", daemon=True)
         self._watcher.start()

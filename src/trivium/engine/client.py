@@ -27,6 +27,7 @@ from trivium.engine.messages import (
     Refused,
     Shutdown,
     StartFailed,
+    Starting,
     Stats,
     decode_from_engine,
     report_error,
@@ -45,6 +46,7 @@ from trivium.types.errors import (
     TriviumError,
 )
 from trivium.types.request import Cancel, Request
+from trivium.types.start_progress import StartProgress
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ class EngineState(StrEnum):
 class Supervision(Struct, frozen=True):
     """How long to wait and how often to try again. Seconds."""
 
-    start_timeout: float = 600.0  # a large model from a slow disk
+    start_timeout: float = 600.0  # without news of its start: one stage on a slow disk
     max_restarts: int = 5  # within `restart_window`; one more death is for good
     restart_window: float = 60.0
     first_backoff: float = 0.1  # before the second restart within the window; doubles with each
@@ -205,6 +207,12 @@ class EngineClient:
         """Of the engine process."""
         return self._child.pid if self._child is not None else None
 
+    @property
+    def start_progress(self) -> StartProgress | None:
+        """Of a start that is under way."""
+        is_starting = self._state in (EngineState.STARTING, EngineState.RESTARTING)
+        return self._child.progress if is_starting and self._child is not None else None
+
     async def stats(self, *, with_snapshot: bool = False) -> Stats:
         """As of now: the engine answers between two steps."""
         await self._until_serving()
@@ -266,11 +274,12 @@ class EngineClient:
             return EngineDeadError(f"the engine process could not be started: {type(failure).__name__}")
         timeout = self._supervision.start_timeout
         try:
-            first: list[asyncio.Future[Any]] = [child.ready, child.ended]
-            await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await ready_ended_or_silent(child, timeout)
             if not child.ready.done():
                 if not child.ended.done():
-                    return EngineDeadError(f"the engine was not ready after {timeout:g} seconds")
+                    return EngineDeadError(
+                        f"the engine's start gave no news for {timeout:g} seconds ({child.progress})"
+                    )
                 return EngineDeadError(f"the engine process {_describe_exit(child.ended.result())} while starting")
             if (error := child.ready.exception()) is not None:
                 await child.end(self._supervision.stop_timeout)
@@ -345,6 +354,8 @@ class EngineClient:
             case Refused(request_id, report):
                 if (stream := self._streams.pop(request_id, None)) is not None:
                     stream.fail(restore_error(report))
+            case Starting(progress):
+                child.progress = progress
             case Ready(card):
                 child.ready.set_result(card)
             case StartFailed(report):
@@ -423,6 +434,17 @@ class EngineClient:
         for asked in self._stats_asked.values():
             if not asked.done():
                 asked.set_exception(_fresh(error))
+
+
+async def ready_ended_or_silent(child: EngineProcess, timeout: float) -> None:
+    """Until the process is ready, has ended, or has given no news of its start for `timeout` seconds."""
+    first: list[asyncio.Future[Any]] = [child.ready, child.ended]
+    known = None
+    while child.progress != known:
+        known = child.progress
+        done, _ = await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return
 
 
 def _fresh(error: TriviumError) -> TriviumError:

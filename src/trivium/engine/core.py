@@ -38,6 +38,7 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
 from trivium.types.request import Request
+from trivium.types.start_progress import StartProgress, StartStage, TellProgress, tell_nobody
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,15 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, tell: TellProgress = tell_nobody) -> None:
+        tell(StartProgress(StartStage.PLANNING))
         plan = plan_start(options)
         self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
         options = self.config.options  # as the platform can serve them
         plan.ground.open_device()
         self._spec = spec
-        model = _build_model(plan)
+        model = _build_model(plan, tell)
+        tell(StartProgress(StartStage.RUNNER))
         if plan.ground.capabilities.memory_is_dedicated:
             self.config = plan.resolve_again()
         self.grammars = GrammarService(
@@ -82,6 +85,7 @@ class EngineCore:
             easy_blocks=self.config.easy_blocks,
         )
         if ops.compiles_at_first_use:
+            tell(StartProgress(StartStage.WARM_UP))
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
             try:
                 warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
@@ -215,15 +219,18 @@ class EngineCore:
             raise AssertionError(f"{running} sequences run, and the device holds {held} rows")
 
 
-def _build_model(plan: StartPlan) -> Decoder:
+def _build_model(plan: StartPlan, tell: TellProgress) -> Decoder:
+    tell(StartProgress(StartStage.WEIGHTS))
     config = plan.config
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.options.load_format == "dummy":
         seed = config.options.seed or 0
         return random_model(plan.spec, plan.ground.ops, dtype, device, seed=seed, max_position=config.max_model_len)
-    return load_model(
-        plan.source, plan.ground.ops, dtype, device, max_position=config.max_model_len, packed=plan.packed
-    )
+
+    def told(done: int, total: int) -> None:
+        tell(StartProgress(StartStage.WEIGHTS, done, total))
+
+    return load_model(plan.source, plan.ground.ops, dtype, device, told, config.max_model_len, plan.packed)
 
 
 def _card(config: EngineConfig, spec: ModelSpec, report: Report) -> ModelCard:

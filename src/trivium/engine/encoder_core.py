@@ -32,16 +32,22 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
 from trivium.types.request import Request
+from trivium.types.start_progress import StartProgress, StartStage, TellProgress, tell_nobody
 
 log = logging.getLogger(__name__)
 
 
 class EncoderCore:
-    def __init__(self, options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> None:
+    def __init__(
+        self, options: EngineOptions, source: HFDirectory, family: EncoderFamily, tell: TellProgress = tell_nobody
+    ) -> None:
+        tell(StartProgress(StartStage.PLANNING))
         plan = plan_encoder(options, source, family)
         self.config, options = plan.config, plan.ground.options
         plan.ground.open_device()
+        tell(StartProgress(StartStage.WEIGHTS))
         model = _build_model(plan)
+        tell(StartProgress(StartStage.RUNNER))
         self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
         self._runner = EncoderRunner(model, self._descent.shadow)
         self._failures = StepFailures()

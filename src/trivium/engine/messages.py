@@ -15,6 +15,7 @@ from trivium.types.errors import InvalidRequestError, NeverFitsError, Overloaded
 from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Cancel, Request
+from trivium.types.start_progress import StartProgress
 
 # --- to the engine
 
@@ -46,6 +47,12 @@ class GetStats(Struct, frozen=True, tag="get_stats"):
 
 class Ready(Struct, frozen=True, tag="ready"):
     card: ModelCard
+
+
+class Starting(Struct, frozen=True, tag="starting"):
+    """At the begin of each stage of a start, and a few times a second within one that is counted."""
+
+    progress: StartProgress
 
 
 class ErrorReport(Struct, frozen=True, omit_defaults=True):
@@ -103,7 +110,7 @@ class Drained(Struct, frozen=True, tag="drained"):
 
 
 ToEngine = Request | Cancel | Drain | Shutdown | GetStats
-FromEngine = Ready | StartFailed | Deltas | Refused | Stats | Fault | Drained
+FromEngine = Starting | Ready | StartFailed | Deltas | Refused | Stats | Fault | Drained
 
 _KINDS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TriviumError)

@@ -11,13 +11,14 @@ from trivium.formats.huggingface import HFDirectory
 from trivium.formats.source import open_source
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import find_encoder_family
+from trivium.types.start_progress import TellProgress, tell_nobody
 
 
-def open_core(options: EngineOptions) -> EngineCore | EncoderCore:
+def open_core(options: EngineOptions, tell: TellProgress = tell_nobody) -> EngineCore | EncoderCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
     if (encoder := encoder_in(options.model)) is not None:
-        return EncoderCore(options, *encoder)
-    return EngineCore(options)
+        return EncoderCore(options, *encoder, tell)
+    return EngineCore(options, tell)
 
 
 def encoder_in(path: str) -> tuple[HFDirectory, EncoderFamily] | None:

@@ -13,18 +13,22 @@ import logging
 import os
 import signal
 import sys
+import time
 
 import msgspec
 import zmq
 
 from trivium.engine.loop import EXIT_ORPHAN, Core, EngineLoop, say_goodbye
-from trivium.engine.messages import Launch, Ready, StartFailed, encode, report_error
+from trivium.engine.messages import Launch, Ready, StartFailed, Starting, encode, report_error
 from trivium.observe.log_lines import set_up_logging
 from trivium.types.errors import EngineDeadError, TriviumError
+from trivium.types.start_progress import StartProgress, StartStage, TellProgress
 
 log = logging.getLogger(__name__)
 
 EXIT_START_FAILED = 78  # EX_CONFIG of sysexits.h
+
+SECONDS_BETWEEN_NEWS = 0.2  # of one stage of the start
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,7 +55,7 @@ def main() -> int:
 
 def serve(launch: Launch, socket: zmq.Socket[bytes]) -> int:
     try:
-        core = make_core(launch)
+        core = make_core(launch, start_news(socket))
     except TriviumError as error:
         say_goodbye(socket, StartFailed(report_error(error)))
         return EXIT_START_FAILED
@@ -67,9 +71,25 @@ def serve(launch: Launch, socket: zmq.Socket[bytes]) -> int:
     return loop.run()
 
 
-def make_core(launch: Launch) -> Core:
+def start_news(socket: zmq.Socket[bytes]) -> TellProgress:
+    """Tells of every stage, and now and then how far it is."""
+    stage: StartStage | None = None
+    told = 0.0
+
+    def tell(progress: StartProgress) -> None:
+        nonlocal stage, told
+        now = time.monotonic()
+        if progress.stage is not stage or now - told >= SECONDS_BETWEEN_NEWS:
+            stage, told = progress.stage, now
+            socket.send(encode(Starting(progress)))
+
+    return tell
+
+
+def make_core(launch: Launch, tell: TellProgress) -> Core:
+    tell(StartProgress(StartStage.IMPORTING))
     module, _, name = launch.core.partition(":")
-    core: Core = getattr(importlib.import_module(module), name)(launch.options)
+    core: Core = getattr(importlib.import_module(module), name)(launch.options, tell)
     return core
 
 

@@ -29,6 +29,7 @@ from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
 from trivium.types.errors import EngineDeadError, InvalidRequestError
 from trivium.types.request import Request
+from trivium.types.start_progress import StartProgress
 
 # Above it, tokenizing takes long enough (milliseconds) that other requests should not wait for it.
 LONG_TEXT = 20_000  # characters
@@ -328,6 +329,11 @@ class AsyncLLM:
     def engine_pid(self) -> int | None:
         return self._client.pid if self._client is not None else None
 
+    @property
+    def start_progress(self) -> StartProgress | None:
+        """How far a start that is under way has come."""
+        return self._client.start_progress if self._client is not None else None
+
     def health(self) -> Health:
         return self._running_client.health()
 
@@ -335,7 +341,8 @@ class AsyncLLM:
         """Raise EngineDeadError unless the engine is up and its loop turns."""
         health = self.health()
         if health.state not in (EngineState.READY, EngineState.DRAINING):
-            raise EngineDeadError(f"the engine is {health.state}")
+            how_far = f": {self.start_progress}" if self.start_progress is not None else ""
+            raise EngineDeadError(f"the engine is {health.state}{how_far}")
         if health.stalled:
             raise EngineDeadError(f"the engine has given no sign of life for {health.last_turn_age:.1f} seconds")
 

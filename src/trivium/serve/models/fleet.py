@@ -21,6 +21,7 @@ from trivium.serve.models.offers import Offer, Offers
 from trivium.serve.models.served import ServedModel
 from trivium.serve.models.sizes import in_mib
 from trivium.types.errors import ConfigError, EngineDeadError, ModelLoadError, NoRoomError, NotReadyError, TriviumError
+from trivium.types.start_progress import StartProgress
 
 log = logging.getLogger("trivium.serve")
 
@@ -137,7 +138,16 @@ class Fleet:
     def check_started(self) -> None:
         """Raise while a model that stays is being loaded for the first time."""
         if not self._has_started:
-            raise NotReadyError("the model is being loaded")
+            raise self._not_ready()
+
+    def start_progress(self) -> dict[str, StartProgress]:
+        """Of the engines that are starting, by the model's name."""
+        found = {name: berth.model.llm.start_progress for name, berth in self._berths.items()}
+        return {name: progress for name, progress in found.items() if progress is not None}
+
+    def _not_ready(self) -> NotReadyError:
+        stages = "; ".join(f"{name}, {progress}" for name, progress in self.start_progress().items())
+        return NotReadyError(f"the model is being loaded ({stages})" if stages else "the model is being loaded")
 
     async def check_health(self) -> None:
         """Raise where a model that stays does not answer; those that come and go are started when they are needed."""
@@ -201,7 +211,7 @@ class Fleet:
 
     async def _until_loaded(self, berth: Berth) -> None:
         if berth.offer.stays and (berth.is_loading or berth.loading is None):
-            raise NotReadyError("the model is being loaded")
+            raise self._not_ready()
         assert berth.loading is not None
         await asyncio.shield(berth.loading)  # the load is everybody's: who leaves does not end it
         match berth.failure:
