@@ -25,6 +25,9 @@ from trivium.types.start_progress import StartProgress, StartStage
 # wait for its pages to be cleared; 32 MiB is the largest threshold that it takes.
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
+# An engine that is faster than this process must not keep it from everything else: a refusal waits for one turn at most.
+FRAMES_IN_A_TURN = 16
+
 # The longest path of a socket: sun_path of unix(7) less its final zero.
 MAX_SOCKET_PATH = 107
 
@@ -81,13 +84,17 @@ class EngineProcess:
             self._loop.call_soon_threadsafe(tell)
 
     def read(self) -> None:
-        """All frames that have come. The socket's descriptor tells of changes only, so none may be left."""
-        while not self._socket.closed:
+        """All frames that have come, with turns for others in between where there are many. The socket's descriptor tells of
+        changes only, so none may be left."""
+        for _ in range(FRAMES_IN_A_TURN):
+            if self._socket.closed:
+                return
             try:
                 frame = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._take(frame)
+        self._loop.call_soon(self.read)
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

@@ -15,7 +15,7 @@ import zmq
 from msgspec import Struct
 
 from trivium.config.options import EngineOptions
-from trivium.engine.admission import Admission
+from trivium.engine.admission import Admission, Place
 from trivium.engine.child import EngineProcess
 from trivium.engine.messages import (
     Deltas,
@@ -156,7 +156,11 @@ class EngineClient:
 
     # Requests
 
-    async def submit(self, request: Request) -> RequestStream:
+    def knock(self, priority: int, visitor: int | None) -> Place:
+        """A place for a request of which nothing else is known yet. Raises OverloadedError; see engine/admission.py."""
+        return self._admission.knock(priority, visitor, time.monotonic())
+
+    async def submit(self, request: Request, place: Place | None = None) -> RequestStream:
         """Send a request; during a restart, wait for its end. What the engine refuses is raised by the stream."""
         while True:
             await self._until_serving()
@@ -168,7 +172,7 @@ class EngineClient:
             await previous.ended.wait()
         assert self._child is not None
         fault_point("client.admission", request.id)
-        self._admission.check(request, time.monotonic())
+        self._admission.check(request, time.monotonic(), place)
         fault_point("client.submit", request.id)
         stream = self._streams[request.id] = RequestStream(request, self._admission, self.cancel)
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from trivium.engine.admission import Place
 from trivium.engine.client import EngineClient, EngineState, Health, Supervision
 from trivium.engine.messages import Stats
 from trivium.llm.beam_search import beam_search
@@ -105,6 +106,11 @@ class AsyncLLM:
 
     # Requests
 
+    def knock(self, priority: int, visitor: int | None = None) -> Place:
+        """A place in the queue before any work goes into a request, or OverloadedError: when to come back. `visitor`: a
+        number that is the same when the same is asked again."""
+        return self._running_client.knock(priority, visitor)
+
     async def generate(
         self,
         prompt: Prompt,
@@ -113,18 +119,20 @@ class AsyncLLM:
         *,
         priority: int = 0,
         salt: str = "",
+        place: Place | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The answers as they grow; each output is the whole state, and each completion's `delta` what is new in it.
 
         What is wrong with the request, or refused by the engine, is raised at the first step of the iteration, before
         any output. Leaving the iteration (break, aclose, a cancelled task) gives back all that the request holds.
+        `place`: where one was had by `knock`.
         """
         params = sampling_params or SamplingParams()
         await self.start()
         lowered = await self._lower_prompt(prompt)
         request = self._lower(lowered, params, request_id, priority, salt)
         collector = Collector(request, lowered.text, params, self._tokenizer)
-        stream = await self._running_client.submit(request)
+        stream = await self._running_client.submit(request, place)
         try:
             while deltas := await stream.batch():
                 for index in collector.take(deltas):
@@ -235,6 +243,7 @@ class AsyncLLM:
         priority: int = 0,
         salt: str = "",
         second_from: int = 0,
+        place: Place | None = None,
     ) -> EmbeddingOutput:
         """What the model makes of a prompt, as a vector: an encoder its pooled state, or a score for each of its
         labels; a decoder its last state. `second_from`: where in the tokens the second of a pair of texts begins."""
@@ -248,7 +257,7 @@ class AsyncLLM:
             salt=salt,
             second_from=second_from,
         )
-        stream = await self._running_client.submit(request)
+        stream = await self._running_client.submit(request, place)
         try:
             deltas = await stream.rest()
         finally:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 
-NUM_REMEMBERED = 32
+LEAST_REMEMBERED = 32
 SECONDS_WHEN_UNKNOWN = 1.0
 MOST_SECONDS = 60.0  # that anybody is told to wait because of others who were told to wait: not all of them come back
 
 
 class Pace:
-    def __init__(self) -> None:
+    def __init__(self, num_remembered: int = 0) -> None:
+        """`num_remembered`: ends that the mean is over; sequences that began together may end together, all of one wave."""
         # When the present time of full work began, and the last ends in it.
-        self._marks: deque[float] = deque(maxlen=NUM_REMEMBERED + 1)
+        self._marks: deque[float] = deque(maxlen=max(num_remembered, LEAST_REMEMBERED) + 1)
         self._between_ends: float | None = None  # mean over the last few; None: not known yet
         self._promised = 0.0  # when the last place becomes free that somebody was told of
 
@@ -29,6 +30,10 @@ class Pace:
         """Nobody had to wait until now: how long that lasted tells nothing of the pace."""
         self._marks.clear()
         self._marks.append(now)
+
+    @property
+    def is_known(self) -> bool:
+        return self._between_ends is not None
 
     @property
     def between_ends(self) -> float:

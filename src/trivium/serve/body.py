@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from trivium.faults import fault_point
 from trivium.serve.errors import ApiError, ClientGoneError, invalid
 from trivium.serve.limits import Limits
+from trivium.serve.visit import current_visit
 
 T = TypeVar("T")
 
@@ -28,6 +29,8 @@ async def read_json(
     if type_matters or "origin" in request.headers:
         _check_content_type(request)
     body = await _read(request, limits)
+    if (visit := current_visit()) is not None:
+        visit.recognise(body)
     if len(body) > limits.inline_body_bytes:
         return await asyncio.to_thread(_decode, decoder, body)
     return _decode(decoder, body)

@@ -24,6 +24,7 @@ from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.prompts import check_length, completion_prompts
 from trivium.serve.openai.protocol import CompletionRequest, TokenId
 from trivium.serve.request_times import current_request
+from trivium.serve.visit import current_place, enter
 from trivium.text.tokenizer import TokenPair
 from trivium.types.errors import InvalidRequestError
 
@@ -63,6 +64,7 @@ async def embed(
         raise invalid(
             f"the model {card.name} scores pairs of texts (/v1/rerank, /v1/score), and makes no vectors", "model"
         )
+    enter(model, priority)
     prompts = await _prompts(model, texts, cut_to)
     outputs = await _encode(model, [(prompt, 0) for prompt in prompts], priority)
     return [Embedding(_normalised(one.embedding, dimensions), len(one.prompt_token_ids)) for one in outputs]
@@ -75,6 +77,7 @@ async def score_pairs(
     card = model.card
     if card.vector_size != 1:
         raise invalid(f"the model {card.name} has {card.vector_size} labels, and a score needs one that has 1", "model")
+    enter(model)
     if len(pairs) > model.limits.prompts:
         raise invalid(f"there may be {model.limits.prompts} pairs at most, but there are {len(pairs)}")
     if cut_to is None:
@@ -122,7 +125,12 @@ async def _encode(
         async with room:
             caller.charge(len(prompt["prompt_token_ids"]))
             output = await model.llm.embed(
-                prompt, f"{id}-{number}", priority=priority, salt=salt, second_from=second_from
+                prompt,
+                f"{id}-{number}",
+                priority=priority,
+                salt=salt,
+                second_from=second_from,
+                place=current_place(),
             )
         model.emit(TextEncoded(output.request_id, len(output.prompt_token_ids), output.num_cached_tokens))
         return output

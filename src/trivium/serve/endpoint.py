@@ -15,6 +15,7 @@ from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
 from trivium.serve.request_times import being_served
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
+from trivium.serve.visit import visiting
 
 Handler = Callable[[ServerState, Request], Awaitable[Response | EventStreamResponse]]
 
@@ -29,7 +30,7 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id: str = scope["state"]["request_id"]
         try:
-            with self._state.request(request_id) as span, being_served(span.times):
+            with self._state.request(request_id) as span, being_served(span.times), visiting():
                 send = span.times.timed(send)
                 try:
                     fault_point("http.admit")

@@ -19,6 +19,7 @@ from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
 from trivium.serve.models.served import ServedModel
 from trivium.serve.request_times import current_request
+from trivium.serve.visit import current_place
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ async def generate(model: ServedModel, job: Job) -> AsyncGenerator[RequestOutput
     ended: set[int] = set()
     priority, salt = caller.priority_of(job.priority), caller.salt_of(job.salt)
     caller.charge(len(job.prompt["prompt_token_ids"]))
-    answers = model.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt)
+    answers = model.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt, place=current_place())
     with noted(job, began) as group:
         async with aclosing(answers) as outputs:
             async for output in outputs:

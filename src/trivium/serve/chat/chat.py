@@ -34,6 +34,7 @@ from trivium.serve.openai.logprobs import TokenShapes
 from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.protocol import ChatRequest
 from trivium.serve.openai.sampling import chat_sampling
+from trivium.serve.visit import enter
 from trivium.types.errors import NeverFitsError
 
 logger = logging.getLogger("trivium.serve")
@@ -45,6 +46,7 @@ async def open_chat(model: ServedModel, request: ChatRequest, id: str) -> Chat:
     Front ends other than OpenAI's write their requests as a ChatRequest first.
     """
     fault_point("chat.open", id)
+    enter(model, request.priority)
     tools = read_tools(request, model.limits)
     sampling = chat_sampling(request, model)
     prompt = await chat_prompt(model, request, tools.offered)

@@ -34,6 +34,7 @@ from trivium.serve.openai.protocol import ChatRequest as OpenAIChatRequest
 from trivium.serve.openai.sampling import completion_sampling
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
+from trivium.serve.visit import enter
 
 GENERATE = msgspec.json.Decoder(GenerateRequest)
 CHAT = msgspec.json.Decoder(ChatRequest)
@@ -103,6 +104,7 @@ def _check_tokens(model: ServedModel, tokens: list[int]) -> None:
 
 async def _raw(model: ServedModel, body: GenerateRequest, variant: Variant) -> Answering:
     """The text goes on as it is: no template, and nothing is read into the answer."""
+    enter(model)
     asked = of_raw(body, variant)
     context = model.card.max_model_len
     sampling = completion_sampling(asked, model.limits, n=1, max_tokens=asked.max_tokens or context)

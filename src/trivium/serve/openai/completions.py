@@ -36,6 +36,7 @@ from trivium.serve.openai.usage import finish_reason, usage_of
 from trivium.serve.request_times import answer_metrics
 from trivium.serve.sse import EventStreamResponse, event
 from trivium.serve.state import ServerState
+from trivium.serve.visit import enter
 
 DECODER = msgspec.json.Decoder(CompletionRequest)
 DEFAULT_MAX_TOKENS = 16
@@ -45,6 +46,7 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
     body = await read_json(request, DECODER, state.limits)
     _check(body)
     model = await model_for(state, request, body.model)
+    enter(model, body.priority)
     num_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     n = body.n or 1
     # The engine draws at least one token; where none is wanted it is dropped.
