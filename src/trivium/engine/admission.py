@@ -13,7 +13,7 @@ from collections import Counter
 from trivium.engine.appointments import Appointments
 from trivium.schedule.pace import SECONDS_WHEN_UNKNOWN, Pace
 from trivium.types.errors import OverloadedError
-from trivium.types.overload import AdmissionStats, Grade
+from trivium.types.overload import AdmissionStats, Grade, PutOff
 from trivium.types.request import BACKGROUND_PRIORITY, Request
 
 LONG_PROMPT_TOKENS = 2048  # a prompt beyond it holds up the first tokens of all who come after it
@@ -50,7 +50,7 @@ class Admission:
         self._prompt_token_seconds = 0.0  # of the engine's steps, for each token of prompts; 0: not known yet
         self._sequences: Counter[int] = Counter()  # under way, and places held, by priority
         self._prompts: dict[str, tuple[int, int]] = {}  # priority and tokens of prompts whose first token has not come
-        self._put_off: Counter[str] = Counter()  # by the reason
+        self._put_off = Counter(dict.fromkeys(PutOff, 0))
 
     # Coming in
 
@@ -81,18 +81,20 @@ class Admission:
         num_waiting = self._num_waiting(priority)
         if num_waiting >= self._max_waiting:
             self._refuse(
-                "queue",
+                PutOff.QUEUE,
                 f"{max(num_waiting, 0)} sequences wait for a row already, and at most {self._max_waiting} may",
                 visitor,
                 now,
             )
         if priority >= BACKGROUND_PRIORITY:
             if (num_online := self._num_waiting(BACKGROUND_PRIORITY - 1)) > 0:
-                self._refuse("batch", f"{num_online} sequences wait for a row, and batches go after them", None, now)
+                self._refuse(
+                    PutOff.BATCH, f"{num_online} sequences wait for a row, and batches go after them", None, now
+                )
         elif not is_invited and num_waiting >= self._num_for_newcomers(now):
             kept = self._max_waiting - num_waiting
             self._refuse(
-                "newcomer",
+                PutOff.NEWCOMER,
                 f"{num_waiting} sequences wait for a row, and the {kept} places left are kept for those who were told to come now",
                 visitor,
                 now,
@@ -109,10 +111,10 @@ class Admission:
             return
         taken = f"{num_waiting} of {self._max_waiting} places in the queue are taken"
         if request.n > 1:
-            self._refuse("several_answers", f"{taken}, and {request.n} answers at once must wait", visitor, now)
+            self._refuse(PutOff.SEVERAL_ANSWERS, f"{taken}, and {request.n} answers at once must wait", visitor, now)
         if (num_tokens := len(request.prompt)) > LONG_PROMPT_TOKENS:
             self._refuse(
-                "long_prompt",
+                PutOff.LONG_PROMPT,
                 f"{taken}, and a prompt of {num_tokens} tokens, more than {LONG_PROMPT_TOKENS}, must wait",
                 visitor,
                 now,
@@ -128,7 +130,7 @@ class Admission:
         expected = self.first_token_seconds(priority, num_tokens)
         if expected > limit:
             self._refuse(
-                "first_token",
+                PutOff.FIRST_TOKEN,
                 f"the first token is expected in {expected:.1f} s, and more than {limit:g} s are not promised here",
                 visitor,
                 now,
@@ -142,7 +144,7 @@ class Admission:
         num_ends = max(0, self._num_waiting(priority) + 1)
         return tokens * self._prompt_token_seconds + num_ends * self._pace.between_ends
 
-    def _refuse(self, reason: str, message: str, visitor: int | None, now: float, at_least: float = 0.0) -> None:
+    def _refuse(self, reason: PutOff, message: str, visitor: int | None, now: float, at_least: float = 0.0) -> None:
         self._put_off[reason] += 1
         raise OverloadedError(message, retry_after=max(self._retry_after(visitor, now, at_least), at_least))
 
@@ -192,6 +194,8 @@ class Admission:
     def stats(self, now: float) -> AdmissionStats:
         return AdmissionStats(
             grade=self.grade(now),
+            waiting=max(self._num_waiting(BACKGROUND_PRIORITY - 1), 0),
+            max_waiting=self._max_waiting,
             appointments=len(self._appointments),
             kept=self._appointments.num_kept,
             missed=self._appointments.num_missed,

@@ -33,6 +33,7 @@ from trivium.engine.messages import (
     report_error,
     restore_error,
 )
+from trivium.engine.overload_log import OverloadLog
 from trivium.engine.request_stream import RequestStream
 from trivium.engine.watchdog import Action, Watchdog
 from trivium.faults import fault_point
@@ -45,6 +46,7 @@ from trivium.types.errors import (
     RequestFailedError,
     TriviumError,
 )
+from trivium.types.overload import AdmissionStats
 from trivium.types.request import Cancel, Request
 from trivium.types.start_progress import StartProgress
 
@@ -86,6 +88,7 @@ class Health(Struct, frozen=True):
     has_work: bool
     stalled: bool
     patience: float | None  # from when on an age is a stall
+    overload: AdmissionStats
 
 
 class EngineClient:
@@ -110,6 +113,7 @@ class EngineClient:
         self._last_stats: Stats | None = None
         self._watchdog: Watchdog | None = None  # while the process is ready
         self._admission = Admission(options.max_num_seqs, options.max_waiting, options.max_first_token_seconds)
+        self._overload_log = OverloadLog()
         self.malformed_frames = 0
         self.num_restarts = 0
 
@@ -241,7 +245,11 @@ class EngineClient:
             has_work=bool(self._streams),
             stalled=serving and self._is_stalled(now),
             patience=self._watchdog.patience if self._watchdog is not None else None,
+            overload=self.admission_stats(),
         )
+
+    def admission_stats(self) -> AdmissionStats:
+        return self._admission.stats(time.monotonic())
 
     def _is_stalled(self, now: float) -> bool:
         return bool(self._options.stall_seconds) and self._watchdog is not None and self._watchdog.is_stalled(now)
@@ -396,6 +404,7 @@ class EngineClient:
             fault_point("client.stats")
             self._last_stats = stats
             self._admission.hear(stats.scheduler.prompt_token_seconds)
+            self._overload_log.hear(self.admission_stats())
             if self._watchdog is not None:
                 self._watchdog.hear(stats.last_turn, stats.longest_step)
         except Exception:

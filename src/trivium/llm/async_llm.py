@@ -29,6 +29,7 @@ from trivium.text.template import ChatTemplate
 from trivium.text.tokenizer import Tokenizer
 from trivium.types.card import ModelCard
 from trivium.types.errors import EngineDeadError, InvalidRequestError
+from trivium.types.overload import AdmissionStats
 from trivium.types.request import Request
 from trivium.types.start_progress import StartProgress
 
@@ -342,6 +343,10 @@ class AsyncLLM:
     def start_progress(self) -> StartProgress | None:
         """How far a start that is under way has come."""
         return self._client.start_progress if self._client is not None else None
+
+    def admission_stats(self) -> AdmissionStats:
+        """How full the queue is, and who was put off."""
+        return self._running_client.admission_stats()
 
     def health(self) -> Health:
         return self._running_client.health()

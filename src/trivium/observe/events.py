@@ -10,6 +10,7 @@ from msgspec import Struct
 from trivium.observe.request_account import RequestAccount
 from trivium.observe.request_end import RequestEnd
 from trivium.types.grammar_stats import GrammarStats
+from trivium.types.overload import AdmissionStats
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class EngineSample(Struct, frozen=True):
     eager_steps: dict[str, int]  # computed op by op, by the reason
     demotions: dict[str, int]  # kernels that were left for slower ones, by "what: why"
     op_fallbacks: dict[str, int]  # calls that a provider handed to the reference, by "op: reason"
+    admission: AdmissionStats  # who was put off, since the server began
     restarts: int  # of the process; the counts above begin again with each
 
 

@@ -187,6 +187,12 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
     gauges: Sequence[tuple[str, str, float]] = (
         ("running_sequences", "Sequences that take part in steps", sample.running),
         ("waiting_sequences", "Sequences that wait for room", sample.waiting),
+        (
+            "overload_grade",
+            "What is done about a full queue: 0 open, 1 busy, 2 crowded, 3 full, 4 shut",
+            sample.admission.grade.level,
+        ),
+        ("open_appointments", "Times given to refused requests, not yet kept or missed", sample.admission.appointments),
         ("grammar_preparing_requests", "Requests that wait for their grammar", grammar.preparing),
     )
     for name, text, value in gauges:
@@ -222,8 +228,12 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
     for name, text, counts in (
         ("held_back", "Times a sequence could not be planned ahead, by reason", sample.held_back),
         ("eager_steps", "Steps computed op by op, by the reason why not by a graph", sample.eager_steps),
+        ("put_off_requests", "Requests told to come back later, by the reason", {**sample.admission.put_off}),
     ):
         yield family(CounterMetricFamily, name, text, {(reason,): count for reason, count in counts.items()}, "reason")
+    kept: dict[tuple[str, ...], float] = {("kept",): sample.admission.kept, ("missed",): sample.admission.missed}
+    about_kept = "Times given to refused requests, by whether they came back then"
+    yield family(CounterMetricFamily, "appointments", about_kept, kept, "end")
     for name, text, by_reason in (
         ("op_fallbacks", "Calls of an op that its kernels handed to the slow reference", sample.op_fallbacks),
         ("demotions", "Kernels that were wrong, and were left for slower ones", sample.demotions),

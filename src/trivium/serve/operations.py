@@ -17,6 +17,7 @@ from trivium.serve.errors import not_now
 from trivium.serve.models.served import ServedModel
 from trivium.serve.state import ServerState
 from trivium.types.errors import EngineDeadError
+from trivium.types.overload import AdmissionStats
 
 
 async def health(state: ServerState, request: Request) -> Response:
@@ -51,12 +52,13 @@ async def _tell_sample(state: ServerState, model: ServedModel) -> None:
         return
     try:
         async with asyncio.timeout(state.limits.stats_seconds):
-            state.emit(_sample(model.name, await model.llm.stats(), model.llm.restarts))
+            stats = await model.llm.stats()
+            state.emit(_sample(model.name, stats, model.llm.admission_stats(), model.llm.restarts))
     except (EngineDeadError, TimeoutError):
         pass
 
 
-def _sample(model: str, stats: Stats, restarts: int) -> EngineSample:
+def _sample(model: str, stats: Stats, admission: AdmissionStats, restarts: int) -> EngineSample:
     scheduler = stats.scheduler
     return EngineSample(
         model=model,
@@ -79,5 +81,6 @@ def _sample(model: str, stats: Stats, restarts: int) -> EngineSample:
         eager_steps=stats.execution.eager_steps,
         op_fallbacks=stats.execution.op_fallbacks,
         demotions=stats.execution.demotions,
+        admission=admission,
         restarts=restarts,
     )
