@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 import torch
 from encoders import ENCODERS, SCORERS, encode, open_encoder
 
+from trivium import faults
 from trivium.engine.encoder_core import EncoderCore
+from trivium.faults import Injector
 from trivium.kernels.native import native_state, usable_instruction_sets
 from trivium.types.errors import ConfigError
 from trivium.types.request import Request, Sampling, Stopping
@@ -101,6 +104,23 @@ def test_a_step_that_fails_once_costs_no_text_its_vector(model: Path, right: tor
     assert (stats.failed_steps, stats.suspects, stats.failed) == (1, 0, 0)
     assert stats.prompt_tokens == sum(len(text) for text in TEXTS)
     assert core.execution_stats().demotions == {}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_fault_in_a_step_is_survived_once_and_told_of_the_second_time(
+    times: int, model: Path, right: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "faults.json"
+    plan.write_text(json.dumps([{"id": "a", "point": "runner.encode", "times": times}]))
+    monkeypatch.setattr(faults, "_INJECTOR", Injector(plan))
+    core = open_encoder(model)
+    core.add(Request("t", tuple(TEXTS[2]), Sampling(seed=0, pools=True), Stopping(max_tokens=1), 0.0))
+    deltas = [delta for _ in range(3) for delta in core.step()]
+    assert len(deltas) == 1 and not core.has_work
+    if times == 1:
+        assert torch.equal(torch.frombuffer(bytearray(deltas[0].pooled), dtype=torch.float32), right[2])
+    else:
+        assert deltas[0].error == "the engine failed while it computed this request (InjectedFault)"
 
 
 def test_a_text_that_no_rung_can_encode_fails_alone(model: Path, right: torch.Tensor) -> None:

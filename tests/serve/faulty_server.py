@@ -15,6 +15,28 @@ from tiny_model import MODEL
 
 from trivium.faults import FaultPoint, Hits
 
+# Points that one server with one model of its own does not reach, and where each is let loose.
+ELSEWHERE = {
+    "packed.read": "golden/models/test_packed_weights.py",
+    "packed.write": "golden/models/test_packed_weights.py",
+    "runner.encode": "golden/test_encoder_ladder.py",
+    **dict.fromkeys(
+        (
+            "access.read_keys",
+            "access.read_certificate",
+            "access.reopen_log",
+            "store.read_manifest",
+            "store.write_manifest",
+            "store.read_file",
+            "store.write_file",
+            "fleet.load",
+            "fleet.evict",
+            "fleet.watch",
+            "fleet.let_go",
+        ),
+        "serve/test_fleet_faults.py",
+    ),
+}
 DISK = ("records.", "blobs.", "access.log")
 IN_ENGINE = ("stream", "chat", "samples", "scores", "form", "vector", "leaver", "response", "batch", "prefill")
 # Points that MIXED traffic does not reach, and what does.

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 from fault_traffic import MIXED
-from faulty_server import FaultyServer, action_for, faulty_server, kinds_for
+from faulty_server import ELSEWHERE, FaultyServer, action_for, faulty_server, kinds_for
 from server_process import wait_for
 
 import trivium.faults
 from trivium.faults import POINTS, FaultPoint, Hits
 
-# Of models larger than the tests' own: tests/golden/models/test_packed_weights.py
-AT_START = ("packed.read", "packed.write")
 PROCESS_CHAINS = (("core.plan", "client.spawn", "model.load"), ("core.commit",), ("loop.receive",))
 
 
@@ -26,7 +24,7 @@ def faulty(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-SURVIVED = [point for point in POINTS if point.hits is not Hits.PROCESS and point.name not in AT_START]
+SURVIVED = [point for point in POINTS if point.hits is not Hits.PROCESS and point.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("point", SURVIVED, ids=[point.name for point in SURVIVED])
@@ -53,7 +51,7 @@ def test_an_engine_that_fails_for_good_is_started_again(faulty: FaultyServer, ch
 
 
 def test_every_point_is_tested_and_stands_in_the_code_once() -> None:
-    tested = [*(point.name for point in SURVIVED), *AT_START, *(name for chain in PROCESS_CHAINS for name in chain)]
+    tested = [*(point.name for point in SURVIVED), *ELSEWHERE, *(name for chain in PROCESS_CHAINS for name in chain)]
     assert sorted(tested) == sorted(point.name for point in POINTS) and len(tested) >= 60
     root = Path(trivium.faults.__file__).parent
     planted = [name for path in root.rglob("*.py") for name in re.findall(r'fault_point\("(.+?)"', path.read_text())]

@@ -197,6 +197,9 @@ def reload_on_hangup(entrance: Entrance) -> None:
             entrance.reload()
         except ConfigError as error:
             say(f"not read again: {error}")
+        except Exception as error:  # nobody foresaw it, and the server goes on as it was
+            log.exception("keys, certificate and access log could not all be read again")
+            say(f"not read again: {type(error).__name__}")
         else:
             say("read again: keys, certificate and access log")
 

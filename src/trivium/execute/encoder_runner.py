@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trivium.execute.send import send
 from trivium.execute.shadow import MOST_TOKENS, NO_OPS_FAULT, Shadow
+from trivium.faults import fault_point
 from trivium.kernels.ops import Ops
 from trivium.models.encoder import Encoder
 from trivium.types.encode import EncodeResult, EncodeStep, EncodeText
@@ -43,6 +44,7 @@ class EncoderRunner:
             looked_at = _first_tokens(step.texts)
             self._shadow.look(self.ops, lambda ops: self._vectors(looked_at, ops))
         try:
+            fault_point("runner.encode")
             vectors = self._vectors(step.texts, self.ops).cpu().numpy()
         except NO_OPS_FAULT:
             raise

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from trivium.types.errors import ModelFileError
+from trivium.faults import fault_point
+from trivium.types.errors import ModelFileError, StoreDiskError
 
 CHUNK_BYTES = 1 << 20
 
@@ -22,6 +23,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def copy_stream(source: IO[bytes], target: Path, on_bytes: Callable[[int], None]) -> str:
     """Writes a new file, synced to the disk; returns its sha256."""
     digest = hashlib.sha256()
+    fault_point("store.write_file")
     with open(target, "xb") as out:
         while chunk := source.read(CHUNK_BYTES):
             digest.update(chunk)
@@ -34,6 +36,7 @@ def copy_stream(source: IO[bytes], target: Path, on_bytes: Callable[[int], None]
 
 def sha256_of(path: Path, on_bytes: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
+    fault_point("store.read_file")
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
@@ -79,14 +82,14 @@ def require_space(directory: Path, nbytes: int, what: str) -> None:
 
 @contextmanager
 def disk_errors_told(directory: Path, what: str) -> Iterator[None]:
-    """An error of the operating system becomes a sentence."""
+    """An error of the operating system becomes a sentence: StoreDiskError."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL:
-            raise ModelFileError(f"{what}: the disk is full: {error.strerror} ({_free(directory)})") from error
+            raise StoreDiskError(f"{what}: the disk is full: {error.strerror} ({_free(directory)})") from error
         place = f": {error.filename}" if error.filename else ""
-        raise ModelFileError(f"{what}: {error.strerror or error}{place}") from error
+        raise StoreDiskError(f"{what}: {error.strerror or error}{place}") from error
 
 
 def _free(directory: Path) -> str:

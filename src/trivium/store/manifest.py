@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
+from trivium.faults import fault_point
 from trivium.store.model_files import FileRecord, base_of
 from trivium.types.errors import ModelFileError
 
@@ -49,6 +50,7 @@ def read_manifest(directory: Path) -> StoredModel | None:
     """The model stored in `directory`; None if there is none."""
     file = directory / MANIFEST_FILE
     try:
+        fault_point("store.read_manifest")
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
     except FileNotFoundError:
         return None
@@ -61,5 +63,6 @@ def read_manifest(directory: Path) -> StoredModel | None:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
+    fault_point("store.write_manifest")
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (directory / MANIFEST_FILE).write_bytes(data + b"\n")

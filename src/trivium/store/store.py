@@ -28,7 +28,7 @@ from trivium.formats.source import open_source
 from trivium.store.disk import disk_errors_told, locked, sync_file, sync_tree
 from trivium.store.hub import HUB_PREFIX, HubModel
 from trivium.store.local import LocalModel
-from trivium.store.manifest import Manifest, StoredModel, read_manifest, write_manifest
+from trivium.store.manifest import MANIFEST_FILE, Manifest, StoredModel, read_manifest, write_manifest
 from trivium.store.model_files import FileRecord, base_of, files_of, record_files
 from trivium.store.names import ModelName
 from trivium.store.origin import Fetched, Origin
@@ -102,6 +102,10 @@ class ModelStore:
                 sync_tree(stage)
                 self._publish(stage, stored_as)
         return self.get(stored_as.text)
+
+    def has(self, name: str) -> bool:
+        """Whether a model of that name is stored, sound or damaged."""
+        return (self._directory(ModelName.parse(name)) / MANIFEST_FILE).exists()
 
     def get(self, name: str) -> StoredModel:
         stored = read_manifest(self._directory(ModelName.parse(name)))

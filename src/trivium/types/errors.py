@@ -11,6 +11,10 @@ class ModelFileError(TriviumError):
     """A model file or directory is missing, damaged, or of a kind that cannot be read."""
 
 
+class StoreDiskError(ModelFileError):
+    """The disk on which models are stored failed; nothing is said of the model."""
+
+
 class UnsupportedModelError(TriviumError):
     """The files are sound, but the architecture or a tensor type is not one we run."""
 

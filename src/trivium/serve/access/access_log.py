@@ -47,6 +47,7 @@ class AccessLog:
 
     def reopen(self) -> None:
         """For when the file was moved away."""
+        fault_point("access.reopen_log")
         before, self._descriptor = self._descriptor, self._open()
         if before != 1:
             os.close(before)

@@ -23,7 +23,7 @@ class Entrance(Struct, frozen=True, kw_only=True):
         return self.keyring.has_file or self.tls is not None or self.log is not None
 
     def reload(self) -> None:
-        """Reads its files again. Raises ConfigError at the first that is wrong, which then stays as it was."""
+        """Reads its files again. Raises at the first that is wrong, which then stays as it was, and those after it."""
         self.keyring.reload()
         if self.tls is not None:
             self.tls.reload()

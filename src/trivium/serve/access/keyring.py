@@ -28,6 +28,7 @@ class Keyring:
 
     def reload(self) -> None:
         """What each caller has used of its allowance stays used. Where the file is wrong, nothing changes."""
+        fault_point("access.read_keys")
         keys = [*self._fixed, *(read_key_file(self._file) if self._file is not None else ())]
         _check_unique(keys)
         known = {caller.name: caller for caller in self._callers.values()}

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Literal
 
+from trivium.faults import fault_point
 from trivium.types.errors import ConfigError
 
 TlsVersion = Literal["1.2", "1.3"]
@@ -39,6 +40,7 @@ class Tls:
     def reload(self) -> None:
         """New connections get the new certificate; open ones stay as they are. What is wrong changes nothing."""
         self._read()
+        fault_point("access.read_certificate")
         self._load_into(self.context)
 
 

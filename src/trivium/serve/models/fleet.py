@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from trivium.engine.client import EngineState, Supervision
+from trivium.faults import fault_point
 from trivium.llm.async_llm import AsyncLLM
 from trivium.serve.models.berth import Berth
 from trivium.serve.models.offers import Offer, Offers
@@ -27,6 +28,7 @@ log = logging.getLogger("trivium.serve")
 
 # A model that comes and goes is started again when it is asked for again.
 ONE_LIFE = Supervision(max_restarts=0)
+LOOK_AGAIN_SECONDS = 1.0  # for models that can go, after a look that failed
 
 
 class Fleet:
@@ -190,6 +192,7 @@ class Fleet:
     async def _load(self, berth: Berth) -> None:
         """All who wait for it learn of its failure; nothing is left of it then but its name, where it stays."""
         try:
+            fault_point("fleet.load")
             if not berth.has_memory:
                 await self._make_room(berth)
             await berth.model.llm.start()
@@ -253,6 +256,7 @@ class Fleet:
 
     def _evict(self, lacking: int) -> None:
         """Let idle models go, the one used longest ago first, if that is enough with those that are about to go."""
+        fault_point("fleet.evict")
         coming = sum(berth.offer.need for berth in self._leaving if berth.has_memory)
         idle = sorted(self._idle(), key=lambda berth: berth.last_used)
         if coming + sum(berth.offer.need for berth in idle) < lacking:
@@ -271,7 +275,12 @@ class Fleet:
 
     async def _end(self, berth: Berth) -> None:
         try:
-            await berth.model.llm.close()
+            try:
+                fault_point("fleet.let_go")
+                await berth.model.llm.close()
+            except Exception:  # a process that was left would hold its memory for ever
+                log.exception("the model %s could not be ended, and is once more", berth.offer.name)
+                await berth.model.llm.close()
         finally:
             berth.has_memory = False
             del self._leaving[berth]
@@ -279,14 +288,24 @@ class Fleet:
 
     async def _let_go_in_time(self) -> None:
         while True:
-            next_end = time.monotonic() + 3600.0
-            for berth in [*self._idle()]:
-                left = berth.seconds_left
-                if berth.is_dead or left == 0.0:
-                    self._let_go(berth)
-                elif left is not None:
-                    next_end = min(next_end, time.monotonic() + left)
+            try:
+                next_end = self._let_go_those_due()
+            except Exception:
+                log.exception("models whose time is over could not be looked for")
+                next_end = time.monotonic() + LOOK_AGAIN_SECONDS
             await self._news_before(next_end)
+
+    def _let_go_those_due(self) -> float:
+        """When the next one is due."""
+        fault_point("fleet.watch")
+        next_end = time.monotonic() + 3600.0
+        for berth in [*self._idle()]:
+            left = berth.seconds_left
+            if berth.is_dead or left == 0.0:
+                self._let_go(berth)
+            elif left is not None:
+                next_end = min(next_end, time.monotonic() + left)
+        return next_end
 
     def _idle(self) -> Iterator[Berth]:
         return (berth for berth in self._berths.values() if berth.is_idle)

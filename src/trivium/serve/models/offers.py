@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from trivium.config.options import EngineOptions
 from trivium.serve.models.sizes import PROCESS_BYTES, kv_bytes_for
 from trivium.store.names import ModelName
 from trivium.store.store import ModelStore
-from trivium.types.errors import ModelFileError
+from trivium.types.errors import ModelFileError, ModelLoadError
 
 FIRST_PART = "-00001-of-"  # in the name of a GGUF file whose model is split over several
 LATEST = ":latest"  # the tag that Ollama's clients add to names without one
@@ -52,15 +53,26 @@ class Offers:
         return next((offer for offer in self.staying if offer.name.removesuffix(LATEST) == wanted), None)
 
     def stored_called(self, name: str) -> Offer | None:
-        """Only names are looked up, never paths."""
+        """Only names are looked up, never paths. Raises ModelLoadError where there is one of that name, but damaged."""
         try:
-            return self._stored(ModelName.parse(name.removesuffix(LATEST)).text)
+            wanted = ModelName.parse(name.removesuffix(LATEST)).text
         except ModelFileError:
             return None
+        if not self._store.has(wanted):
+            return None
+        try:
+            return self._stored(wanted)
+        except ModelFileError as error:
+            raise ModelLoadError(f"the model {wanted!r} could not be loaded: {error}") from None
 
     def stored(self) -> list[Offer]:
-        names = (stored.name for stored in self._store.list() if self.staying_called(stored.name) is None)
-        return [offer for name in names if (offer := self.stored_called(name)) is not None]
+        """Those that are damaged are left out."""
+        offers = []
+        for stored in self._store.list():
+            if self.staying_called(stored.name) is None:
+                with suppress(ModelFileError):
+                    offers.append(self._stored(stored.name))
+        return offers
 
     def _stored(self, name: str) -> Offer:
         summary = self._store.show(name)

@@ -44,7 +44,7 @@ from trivium.store.names import ModelName
 from trivium.store.packaged import PACKAGED_MODELS
 from trivium.store.progress import PullProgress, PullStage
 from trivium.store.store import ModelStore
-from trivium.types.errors import ModelFileError
+from trivium.types.errors import ModelFileError, StoreDiskError
 
 MODEL = msgspec.json.Decoder(ModelRequest)
 PULL = msgspec.json.Decoder(PullRequest)
@@ -168,6 +168,8 @@ async def _create_from_files(
         raise invalid(f"model '{name[:200]}' exists; delete it first or choose another name", "model")
     try:
         await create_from_blobs(state, ModelName.parse(name).text, body.files)
+    except StoreDiskError as error:
+        raise ApiError(500, str(error), code="store_failed") from None
     except ModelFileError as error:
         raise invalid(str(error), "files") from None
     statuses = [Status("parsing files"), Status("writing manifest"), Status("success")]
