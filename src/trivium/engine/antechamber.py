@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trivium.grammar.service import GrammarService, Preparation
+from trivium.types.account import Account
 from trivium.types.delta import Delta, FinishReason
 from trivium.types.errors import InvalidRequestError, TriviumError
 from trivium.types.grammar_stats import GrammarStats
@@ -55,7 +56,9 @@ class Antechamber:
         if len(visitor.cancelled) < n:
             return []
         del self._visitors[request_id]
-        return [Delta(request_id, ended, finish_reason=FinishReason.CANCELLED) for ended in range(n)]
+        arrival, now = visitor.request.arrival, time.monotonic()
+        waited = Account(arrival, now, handover=visitor.entered - arrival, grammar=now - visitor.entered)
+        return [Delta(request_id, ended, finish_reason=FinishReason.CANCELLED, account=waited) for ended in range(n)]
 
     def leave(self, *, idle: bool) -> list[Visitor]:
         """Those whose grammar is ready, with it in its compiled form. `idle`: there is time to wait for some."""

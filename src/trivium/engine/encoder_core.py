@@ -73,10 +73,10 @@ class EncoderCore:
             raise InvalidRequestError(
                 f"token id {wrong[0]} is outside the vocabulary of {self.card.vocab_size}", param="prompt"
             )
-        self._scheduler.add(request)
+        self._scheduler.add(request, time.monotonic())
 
     def cancel(self, request_id: str, index: int | None = None) -> None:
-        self._scheduler.cancel(request_id)
+        self._scheduler.cancel(request_id, time.monotonic())
 
     def take_refusals(self) -> list[tuple[str, TriviumError]]:
         return []

@@ -1,5 +1,5 @@
 """What steps have cost so far. A sequence reads it when it begins to decode and when it ends: so its share of many
-steps is known without a word about each."""
+steps is known without a word about each. Only of a step in which it had no part it must be told."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ class Reading(Struct, frozen=True):
     beside_prompts: float = 0.0  # seconds of steps in which some row computed more than its next token
     per_token: float = 0.0  # seconds of each step divided by its tokens
 
+    def plus(self, more: Reading) -> Reading:
+        return Reading(
+            self.steps + more.steps,
+            self.replayed + more.replayed,
+            self.rows + more.rows,
+            self.decode + more.decode,
+            self.beside_prompts + more.beside_prompts,
+            self.per_token + more.per_token,
+        )
+
     def since(self, before: Reading) -> Reading:
         return Reading(
             self.steps - before.steps,
@@ -35,14 +45,20 @@ class Odometer:
 
     def __init__(self) -> None:
         self.reading = Reading()
+        self._before_last = self.reading
         self.prompt_token_seconds = 0.0  # of late, in steps with prompts: their seconds for each of their tokens
         self._last_commit = 0.0
+
+    @property
+    def last(self) -> Reading:
+        """Of the last step alone."""
+        return self.reading.since(self._before_last)
 
     def turn(self, planned: float, committed: float, num_rows: int, num_tokens: int, *, replayed: bool) -> float:
         """Returns the step's seconds."""
         seconds = committed - max(self._last_commit, planned)
         self._last_commit = committed
-        before = self.reading
+        before = self._before_last = self.reading
         has_prompts = num_tokens > num_rows
         if has_prompts:
             before_it = self.prompt_token_seconds or seconds / num_tokens

@@ -54,6 +54,11 @@ class OpenAccount:
         if caught_up:
             self._decode()
 
+    def sit_out(self) -> None:
+        """The last step was made without it."""
+        if self.phase is Phase.DECODING:
+            self._reading = self._reading.plus(self._odometer.last)
+
     def late(self, now: float) -> None:
         self._settle(now)
         self.phase = Phase.LATE

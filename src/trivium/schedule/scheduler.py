@@ -416,6 +416,9 @@ class Scheduler:
         num_tokens = sum(item.count for item in work.values())
         planned = self._planned.pop(result.step_id)
         step_seconds = self._odometer.turn(planned, now, len(work), num_tokens, replayed=result.replayed)
+        for sequence in self._running:
+            if sequence.row not in work:
+                sequence.account.sit_out()
         if failures:
             self._withdraw(work, failures)
         for row, item in work.items():

@@ -131,3 +131,14 @@ def test_what_the_sequences_cost_is_the_time_of_all_steps() -> None:
     computing = [step for step in steps if step.work]
     assert sum(account.engine_seconds for account in world.accounts.values()) == pytest.approx(STEP * len(computing))
     assert world.accounts["4"].engine_seconds > world.accounts["0"].engine_seconds
+
+
+def test_who_is_held_back_is_not_charged_for_steps_without_it() -> None:
+    """One sequence is in every step, the other's next position cannot be planned before its token is known."""
+    world = Listening(steps_ahead=1, needs_host=lambda asked: "a test" if asked.id == "held back" else None)
+    world.add(request("ahead", PROMPT, max_tokens=20))
+    world.add(request("held back", [7, *PROMPT], max_tokens=8))
+    world.drain()
+    ahead, held_back = world.accounts["ahead"], world.accounts["held back"]
+    assert (ahead.num_steps, held_back.num_steps) == (19, 7), "each computes every token but its last, once"
+    assert held_back.waited > 6 * STEP

@@ -86,7 +86,10 @@ def test_a_cancelled_text_is_told_once_wherever_it_was() -> None:
     for id in ("running", "waiting", "unknown"):
         scheduler.cancel(id)
     deltas = scheduler.commit(result_of(step), now=1.0)
-    assert deltas == [Delta(id, 0, finish_reason=FinishReason.CANCELLED) for id in ("running", "waiting")]
+    assert [(delta.request_id, delta.finish_reason) for delta in deltas] == [
+        ("running", FinishReason.CANCELLED),
+        ("waiting", FinishReason.CANCELLED),
+    ]
     assert not scheduler.has_work
     assert scheduler.stats().cancelled == 2
 
@@ -148,3 +151,28 @@ def test_every_text_is_told_exactly_once_whatever_comes_and_goes() -> None:
     stats = scheduler.stats()
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.ended_by_stop + stats.cancelled == 2000
+
+
+def test_a_text_tells_where_its_time_went_however_it_ends() -> None:
+    scheduler = scheduler_of(max_rows=2)
+    for place, id in enumerate(("first", "failing", "cancelled in its step", "cancelled before")):
+        scheduler.add(request(id, 4, arrival=float(place)), now=10.0)
+    deltas: list[Delta] = []
+    for now in (11.0, 13.0):
+        step = scheduler.plan(now)
+        assert step is not None
+        if now == 13.0:
+            scheduler.cancel("cancelled in its step", now=13.5)
+        deltas += scheduler.commit(result_of(step, RowFailure(1, "it broke")), now + 1)
+        scheduler.cancel("cancelled before", now=12.5)
+    accounts = {delta.request_id: delta.account for delta in deltas}
+    assert all(account is not None for account in accounts.values()) and len(accounts) == 4
+    for account in accounts.values():
+        assert account is not None and sum(account.causes().values()) == account.seconds
+    told = {id: (a.handover, a.queued, a.prompt, a.engine_seconds) for id, a in accounts.items() if a is not None}
+    assert told == {
+        "first": (10.0, 1.0, 1.0, 0.5),
+        "failing": (9.0, 1.0, 1.0, 0.5),
+        "cancelled in its step": (8.0, 3.0, 0.5, 0.0),
+        "cancelled before": (7.0, 2.5, 0.0, 0.0),
+    }
