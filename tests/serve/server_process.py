@@ -21,7 +21,7 @@ import openai
 T = TypeVar("T")
 
 HERE = str(Path(__file__).parent)  # where engine processes find cores of tests
-MODEL_LABEL = re.compile(r'model_name="[^"]*",?')
+MODEL_LABEL = re.compile(r'model_name="[^"]*",|,?model_name="[^"]*"')
 READY = re.compile(r"^ready +(https?://\S+)", re.MULTILINE)
 
 

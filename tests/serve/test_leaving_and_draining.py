@@ -57,8 +57,8 @@ def test_t8_a_client_that_leaves_the_queue_leaves_nothing_there(narrow: ServerPr
             if stream:  # once with a reset, once with an end
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wait_for(lambda: narrow.metrics()["trivium_waiting_sequences"] == 0 or None, 10)
-        now = narrow.metrics()
         cancelled = 'trivium_requests_ended_total{end="cancelled"}'
+        now = wait_for(lambda: ((now := narrow.metrics())[cancelled] > before[cancelled] and now) or None, 10)
         assert now["trivium_running_sequences"] == 1
         assert now[cancelled] == before[cancelled] + 1
     narrow.wait_until_idle()

@@ -147,10 +147,11 @@ def test_requests_become_spans_with_their_cost(
     process = ServerProcess(str(tiny_model), *options)
     try:
         metrics = ask(process, include_metrics=True)[1].json()["metrics"]
+        counted = process.wait_until_idle()['trivium_request_cost_total{currency="EUR"}']
     finally:
         assert process.stop() == 0
     assert metrics["cost"]["currency"] == "EUR"
-    assert metrics["cost"]["amount"] == pytest.approx(metrics["engine_seconds"])
+    assert metrics["cost"]["amount"] == pytest.approx(metrics["engine_seconds"]) == pytest.approx(counted)
     spans = [
         span
         for body in received

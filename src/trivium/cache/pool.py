@@ -21,6 +21,8 @@ class BlockPool:
         self.num_held = 0
         self.num_touched = 0  # ever taken; the others' memory was never written
         self.num_evicted = 0  # ever
+        self.num_taken = 0  # ever; less those ever freed, the blocks that are held or cached
+        self.num_freed = 0
         self._references = [0] * num_blocks
         self._kept = bytearray(num_blocks)  # 1: the prefix tree refers to it
         self._free = list(range(num_blocks - 1, -1, -1))  # taken from the end, so low blocks first
@@ -50,6 +52,7 @@ class BlockPool:
         self.num_touched = max(self.num_touched, block + 1)
         self._references[block] = 1
         self.num_held += 1
+        self.num_taken += 1
         return block
 
     def hold(self, block: int) -> None:
@@ -72,6 +75,7 @@ class BlockPool:
                 self._cached[block] = None
             else:
                 self._free.append(block)
+                self.num_freed += 1
 
     def keep(self, block: int) -> None:
         """The prefix tree refers to this held block from now on."""
@@ -87,6 +91,7 @@ class BlockPool:
         self._kept[block] = 0
         self._free.append(block)
         self.num_evicted += 1
+        self.num_freed += 1
         return block
 
     def is_shared(self, block: int) -> bool:

@@ -86,6 +86,7 @@ async def _serve(
 
     from trivium.observe.prices import read_prices
     from trivium.observe.prometheus import Metrics
+    from trivium.observe.slo import Slo
     from trivium.serve.app import inner_app, public_app
     from trivium.serve.batch.run import BatchTools
     from trivium.serve.batch.runner import BatchRunner
@@ -97,7 +98,7 @@ async def _serve(
     from trivium.serve.server import HttpServer, WindDown
     from trivium.serve.state import ServerState
 
-    metrics = Metrics()
+    metrics = Metrics(Slo(settings.slo_first_token_seconds, settings.slo_inter_token_seconds))
     state = ServerState(models, limits, metrics, records, settings.models_on_demand, settings.accept_any_model)
     state.wording = Wording(settings.reasoning_field, settings.named_call_finish)
     if settings.price_file:

@@ -68,6 +68,14 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             description='what the machine costs, for the cost of requests: {"currency", "machine_hour", "kwh"} in JSON'
         ),
     ] = None
+    slo_first_token_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="what a client should wait at most for its first token, for the goodput in /metrics"),
+    ] = None
+    slo_inter_token_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="and between tokens, in the mean of an answer"),
+    ] = None
     otlp_endpoint: Annotated[
         str | None, Meta(description="collector of OpenTelemetry traces, e.g. http://127.0.0.1:4318; default: none")
     ] = None

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from trivium.engine.admission import Admission
+from trivium.types.account import Account
 from trivium.types.delta import Delta
 from trivium.types.errors import TriviumError
 from trivium.types.request import Request
@@ -29,6 +30,7 @@ class RequestStream:
         self._wake_at_end_only = False
         self._unended = set(range(request.n))  # sequences that the engine still holds
         self.ended: asyncio.Event = asyncio.Event()  # the engine holds nothing of it any more
+        self.accounts: list[Account] = []  # of sequences that ended, also of those that nobody wants any more
 
     async def batch(self) -> list[Delta]:
         """All deltas that wait, at least one; none once the request has ended. Raises what ended it, if something did."""
@@ -82,6 +84,8 @@ class RequestStream:
         if delta.finish_reason is not None and delta.index in self._unended:
             self._unended.discard(delta.index)
             self._admission.sequence_ended(self.request, time.monotonic())
+            if delta.account is not None:
+                self.accounts.append(delta.account)
         if delta.index in self._open and not self.closed:
             self._arrived.append(delta)
             if delta.finish_reason is not None:

@@ -16,6 +16,7 @@ import msgspec
 from trivium.engine.admission import Place
 from trivium.engine.client import EngineClient, EngineState, Health, Supervision
 from trivium.engine.messages import Stats
+from trivium.engine.request_stream import RequestStream
 from trivium.llm.beam_search import beam_search
 from trivium.llm.collect import Collector
 from trivium.llm.keywords import read_options
@@ -121,8 +122,10 @@ class AsyncLLM:
         priority: int = 0,
         salt: str = "",
         place: Place | None = None,
+        watch: Callable[[RequestStream], None] = lambda stream: None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The answers as they grow; each output is the whole state, and each completion's `delta` what is new in it.
+        `watch` is shown what the engine has of the request, which may outlast the iteration.
 
         What is wrong with the request, or refused by the engine, is raised at the first step of the iteration, before
         any output. Leaving the iteration (break, aclose, a cancelled task) gives back all that the request holds.
@@ -134,6 +137,7 @@ class AsyncLLM:
         request = self._lower(lowered, params, request_id, priority, salt)
         collector = Collector(request, lowered.text, params, self._tokenizer)
         stream = await self._running_client.submit(request, place)
+        watch(stream)
         try:
             while deltas := await stream.batch():
                 for index in collector.take(deltas):
@@ -245,6 +249,7 @@ class AsyncLLM:
         salt: str = "",
         second_from: int = 0,
         place: Place | None = None,
+        watch: Callable[[RequestStream], None] = lambda stream: None,
     ) -> EmbeddingOutput:
         """What the model makes of a prompt, as a vector: an encoder its pooled state, or a score for each of its
         labels; a decoder its last state. `second_from`: where in the tokens the second of a pair of texts begins."""
@@ -259,6 +264,7 @@ class AsyncLLM:
             second_from=second_from,
         )
         stream = await self._running_client.submit(request, place)
+        watch(stream)
         try:
             deltas = await stream.rest()
         finally:

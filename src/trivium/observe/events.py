@@ -21,19 +21,28 @@ class RequestReceived(Struct, frozen=True):
     request_id: str
 
 
-class FirstToken(Struct, frozen=True):
+class PromptComputed(Struct, frozen=True):
     """The first token of a prompt's answer came; a request with several prompts has one for each."""
 
     request_id: str
+    model: str  # its name, as in the next ones
     num_prompt_tokens: int
     num_cached_tokens: int
-    seconds: float  # since the prompt was handed to the engine
+
+
+class FirstToken(Struct, frozen=True):
+    """It was handed to the client: written to its connection where it streams."""
+
+    request_id: str
+    model: str
+    seconds: float  # since the first byte of the request
 
 
 class TextEncoded(Struct, frozen=True):
     """A text, or a pair of them, became a vector or a score; a request with several texts has one for each."""
 
     request_id: str
+    model: str
     num_tokens: int
     num_cached_tokens: int
 
@@ -42,13 +51,24 @@ class TokensGenerated(Struct, frozen=True):
     """Tokens of one sequence came in one piece."""
 
     request_id: str
+    model: str
     index: int
     count: int
-    seconds: float | None  # since the piece before; None for the first
+
+
+class TokensHanded(Struct, frozen=True):
+    """Tokens of one sequence, not its first, were handed to the client in one piece."""
+
+    request_id: str
+    model: str
+    index: int
+    count: int
+    seconds: float  # since the piece before; 0 where they came with its first
 
 
 class SequenceEnded(Struct, frozen=True):
     request_id: str
+    model: str
     index: int
     reason: str  # "stop" or "length"
 
@@ -56,7 +76,8 @@ class SequenceEnded(Struct, frozen=True):
 class RequestEnded(Struct, frozen=True):
     request_id: str
     end: RequestEnd
-    seconds: float  # since RequestReceived
+    model: str  # the name of the one that was to answer; "": it came to none
+    is_awaited: bool  # by a client: it is no line of a batch and not made in the background
     account: RequestAccount
 
 
@@ -71,6 +92,13 @@ class EngineSample(Struct, frozen=True):
     cached_blocks: int  # held by nobody, kept for reuse
     preemptions: int
     evicted_blocks: int
+    taken_blocks: int
+    freed_blocks: int
+    moved_bytes: int  # of blocks that were copied
+    cached_tokens: int  # of prompts that began, as are the next two
+    computed_tokens: int
+    left_tokens: int
+    recomputed_tokens: int
     steps: int
     step_seconds: float
     queue_seconds: float  # sum over requests, from their arrival to their first step
@@ -87,7 +115,17 @@ class EngineSample(Struct, frozen=True):
     restarts: int  # of the process; the counts above begin again with each
 
 
-Event = RequestReceived | FirstToken | TextEncoded | TokensGenerated | SequenceEnded | RequestEnded | EngineSample
+Event = (
+    RequestReceived
+    | PromptComputed
+    | FirstToken
+    | TextEncoded
+    | TokensGenerated
+    | TokensHanded
+    | SequenceEnded
+    | RequestEnded
+    | EngineSample
+)
 Listener = Callable[[Event], None]
 
 

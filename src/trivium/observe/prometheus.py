@@ -13,17 +13,21 @@ from trivium.observe.events import (
     EngineSample,
     Event,
     FirstToken,
+    PromptComputed,
     RequestEnded,
     RequestReceived,
     SequenceEnded,
     TextEncoded,
     TokensGenerated,
+    TokensHanded,
 )
 from trivium.observe.request_account import MEANINGS
 from trivium.observe.request_end import RequestEnd
+from trivium.observe.slo import Slo
 from trivium.observe.vllm_names import VllmNames
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+MODEL = "model_name"  # the label
 
 # Seconds. About three for each factor of ten: from a step of a small model to a long prompt on a CPU.
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -34,107 +38,146 @@ REQUEST_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 20
 class Metrics:
     """Counts what is heard as events, and shows what the engine said of itself when it was last asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, slo: Slo | None = None) -> None:
+        self._slo = slo or Slo()
         self.registry = registry = CollectorRegistry()
-        self._received = Counter(
-            "trivium_requests_received",
-            "Requests for text that came in; each ends in exactly one way",
-            registry=registry,
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"trivium_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"trivium_{name}", text, [MODEL], buckets=buckets, registry=registry)
+
+        self._received = counter("requests_received", "Requests for text that came in; each ends in exactly one way")
+        self._ended = counter(
+            "requests_ended", "Requests for text, by how they ended and by the model they came to, if any", "end", MODEL
         )
-        self._ended = Counter(
-            "trivium_requests_ended", "Requests for text, by how they ended", ["end"], registry=registry
-        )
-        for end in RequestEnd:
-            self._ended.labels(end)
         self._in_flight = Gauge(
             "trivium_requests_in_flight", "Requests for text that came in and have not ended", registry=registry
         )
-        self._sequences = Counter(
-            "trivium_sequences_ended", "Answers that came to their end, by its reason", ["reason"], registry=registry
+        self._slo_requests = counter(
+            "slo_requests",
+            "Requests that somebody waited for and that the server could have answered, by whether they met its targets",
+            "met",
+            MODEL,
         )
-        for reason in ("stop", "length"):
-            self._sequences.labels(reason)
-        self._prompt_tokens = Counter(
-            "trivium_prompt_tokens",
-            "Tokens of prompts that were processed, found in the cache or not",
-            registry=registry,
+        self._sequences = counter("sequences_ended", "Answers that came to their end, by its reason", "reason", MODEL)
+        self._prompt_tokens = counter(
+            "prompt_tokens", "Tokens of prompts that were processed, found in the cache or not", MODEL
         )
-        self._cached_tokens = Counter(
-            "trivium_cached_prompt_tokens", "Tokens of prompts whose keys and values were found", registry=registry
+        self._cached_tokens = counter(
+            "cached_prompt_tokens", "Tokens of prompts whose keys and values were found", MODEL
         )
-        self._encoded_texts = Counter(
-            "trivium_encoded_texts",
-            "Texts, and pairs of them, that became vectors or scores",
-            registry=registry,
+        self._encoded_texts = counter("encoded_texts", "Texts, and pairs of them, that became vectors or scores", MODEL)
+        self._generated_tokens = counter("generated_tokens", "Tokens sampled", MODEL)
+        self._first_token = histogram(
+            "time_to_first_token_seconds",
+            "From a request's first byte to where the first token of an answer was handed to its client",
+            FIRST_TOKEN_BUCKETS,
         )
-        self._generated_tokens = Counter("trivium_generated_tokens", "Tokens sampled", registry=registry)
-        self._first_token = Histogram(
-            "trivium_time_to_first_token_seconds",
-            "From a prompt's hand-over to the engine to the first token of its answer",
-            buckets=FIRST_TOKEN_BUCKETS,
-            registry=registry,
+        self._inter_token = histogram(
+            "inter_token_seconds",
+            "Between tokens of one sequence, as handed to the client; tokens that come together share their wait",
+            INTER_TOKEN_BUCKETS,
         )
-        self._inter_token = Histogram(
-            "trivium_inter_token_seconds",
-            "Between tokens of one sequence; tokens that come together share their wait",
-            buckets=INTER_TOKEN_BUCKETS,
-            registry=registry,
+        self._request_time = histogram(
+            "request_seconds",
+            "From a request's first byte to the end of its answer, for those that completed",
+            REQUEST_BUCKETS,
         )
-        self._request_time = Histogram(
-            "trivium_request_seconds",
-            "From a request's arrival to the end of its answer, for those that completed",
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
-        )
-
-        self._causes = Counter(
-            "trivium_request_cause_seconds",
+        self._causes = counter(
+            "request_cause_seconds",
             "Where the time of requests went, whatever their end; over all causes that is the time of all requests",
-            ["cause"],
-            registry=registry,
+            "cause",
+            MODEL,
         )
-        for cause in MEANINGS:
-            self._causes.labels(cause)
-        self._engine_seconds = Counter(
-            "trivium_request_engine_seconds",
-            "Of the engine's steps, the shares of requests that ended",
-            registry=registry,
+        self._engine_seconds = counter(
+            "request_engine_seconds", "Of the engine's steps, the shares of requests that ended", MODEL
         )
+        self._cost = counter("request_cost", "What requests that ended cost, by the price file", "currency", MODEL)
+        self._joules = counter(
+            "request_joules", "Energy of requests that ended, where the machine's can be read", MODEL
+        )
+        self._known: set[str] = set()
+        self._know("")  # requests that come to no model
 
         self._engine = EngineCollector()
         registry.register(self._engine)
         self._vllm_names = CollectorRegistry()
         self._vllm_names.register(VllmNames(registry.collect))
 
+    def _know(self, model: str) -> None:
+        """From now on its counters are shown, at 0 before the first of what they count."""
+        if model in self._known:
+            return
+        self._known.add(model)
+        for end in RequestEnd:
+            self._ended.labels(end, model)
+        for cause in MEANINGS:
+            self._causes.labels(cause, model)
+        for met in ("yes", "no"):
+            self._slo_requests.labels(met, model)
+        if not model:
+            return
+        for reason in ("stop", "length"):
+            self._sequences.labels(reason, model)
+        for metric in (
+            self._prompt_tokens,
+            self._cached_tokens,
+            self._encoded_texts,
+            self._generated_tokens,
+            self._first_token,
+            self._inter_token,
+            self._request_time,
+            self._engine_seconds,
+        ):
+            metric.labels(model)
+
     def on_event(self, event: Event) -> None:
         fault_point("observe.metrics")
         match event:
-            case TokensGenerated():
-                self._generated_tokens.inc(event.count)
-                if event.seconds is not None:
-                    for _ in range(event.count):
-                        self._inter_token.observe(event.seconds / event.count)
+            case TokensGenerated(model=model):
+                self._generated_tokens.labels(model).inc(event.count)
+            case TokensHanded(model=model):
+                waits = self._inter_token.labels(model)
+                for _ in range(event.count):
+                    waits.observe(event.seconds / event.count)
             case RequestReceived():
                 self._received.inc()
-            case FirstToken():
-                self._prompt_tokens.inc(event.num_prompt_tokens)
-                self._cached_tokens.inc(event.num_cached_tokens)
-                self._first_token.observe(event.seconds)
-            case TextEncoded():
-                self._encoded_texts.inc()
-                self._prompt_tokens.inc(event.num_tokens)
-                self._cached_tokens.inc(event.num_cached_tokens)
-            case SequenceEnded():
-                self._sequences.labels(event.reason).inc()
+            case PromptComputed(model=model):
+                self._prompt_tokens.labels(model).inc(event.num_prompt_tokens)
+                self._cached_tokens.labels(model).inc(event.num_cached_tokens)
+            case FirstToken(model=model):
+                self._first_token.labels(model).observe(event.seconds)
+            case TextEncoded(model=model):
+                self._encoded_texts.labels(model).inc()
+                self._prompt_tokens.labels(model).inc(event.num_tokens)
+                self._cached_tokens.labels(model).inc(event.num_cached_tokens)
+            case SequenceEnded(model=model):
+                self._sequences.labels(event.reason, model).inc()
             case RequestEnded():
-                self._ended.labels(event.end).inc()
-                for cause, seconds in event.account.causes.items():
-                    self._causes.labels(cause).inc(max(seconds, 0.0))
-                self._engine_seconds.inc(event.account.engine_seconds)
-                if event.end is RequestEnd.COMPLETE:
-                    self._request_time.observe(event.seconds)
+                self._take_end(event)
             case EngineSample():
+                self._know(event.model)
                 self._engine.samples[event.model] = event
+
+    def _take_end(self, event: RequestEnded) -> None:
+        model, account = event.model, event.account
+        self._ended.labels(event.end, model).inc()
+        met = self._slo.is_met(account) if event.is_awaited else None
+        if met is not None:
+            self._slo_requests.labels("yes" if met else "no", model).inc()
+        for cause, seconds in account.causes.items():
+            self._causes.labels(cause, model).inc(max(seconds, 0.0))
+        if account.engine_seconds:
+            self._engine_seconds.labels(model).inc(account.engine_seconds)
+        if event.end is RequestEnd.COMPLETE:
+            self._request_time.labels(model).observe(account.seconds)
+        if (cost := account.cost) is not None:
+            if cost.amount is not None:
+                self._cost.labels(cost.currency, model).inc(cost.amount)
+            if cost.joules is not None:
+                self._joules.labels(model).inc(cost.joules)
 
     def forget_engines(self, known: Set[str]) -> None:
         """Of models that are not loaded any more nothing is told."""
@@ -171,7 +214,7 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
         values: Mapping[tuple[str, ...], float],
         *labels: str,
     ) -> Metric:
-        metric = kind(f"trivium_{name}", text, labels=["model_name", *labels])
+        metric = kind(f"trivium_{name}", text, labels=[MODEL, *labels])
         for label_values, value in values.items():
             metric.add_metric([sample.model, *label_values], value)
         return metric
@@ -184,6 +227,13 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
     }
     about_blocks = "KV blocks: free, held by sequences, or held by nobody and kept for reuse (cached)"
     yield family(GaugeMetricFamily, "kv_blocks", about_blocks, blocks, "state")
+    prompts: dict[tuple[str, ...], float] = {
+        ("cached",): sample.cached_tokens,
+        ("computed",): sample.computed_tokens,
+        ("left",): sample.left_tokens,
+    }
+    about_prompts = "Tokens of prompts that began: found in the cache, computed, or left by who ended before"
+    yield family(CounterMetricFamily, "begun_prompt_tokens", about_prompts, prompts, "state")
     gauges: Sequence[tuple[str, str, float]] = (
         ("running_sequences", "Sequences that take part in steps", sample.running),
         ("waiting_sequences", "Sequences that wait for room", sample.waiting),
@@ -200,6 +250,18 @@ def _engine_metrics(sample: EngineSample) -> Iterator[Metric]:
     counters: Sequence[tuple[str, str, float]] = (
         ("preemptions", "Sequences that had to give their blocks back before their end", sample.preemptions),
         ("evicted_blocks", "Cached KV blocks given up for new ones", sample.evicted_blocks),
+        (
+            "kv_blocks_taken",
+            "KV blocks that were taken; less those freed, the held and cached ones",
+            sample.taken_blocks,
+        ),
+        ("kv_blocks_freed", "KV blocks that became free again", sample.freed_blocks),
+        ("kv_moved_bytes", "Bytes of KV blocks that were copied", sample.moved_bytes),
+        (
+            "recomputed_tokens",
+            "Tokens computed again: after a preemption or a failed step, and for further answers to a prompt",
+            sample.recomputed_tokens,
+        ),
         ("engine_steps", "Steps of the engine", sample.steps),
         ("engine_step_seconds", "Time in steps, planning and sampling with it, summed", sample.step_seconds),
         ("queue_seconds", "Time from arrival to the first step, summed over requests", sample.queue_seconds),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from trivium.faults import fault_point
-from trivium.observe.events import Event, FirstToken, TokensGenerated
+from trivium.observe.events import Event, FirstToken, TokensHanded
 
 WINDOW_SECONDS = 60.0
 MAX_WAITS = 4096  # the newest of each kind; so many sort in well under a millisecond
@@ -34,7 +34,7 @@ class RecentWaits:
     def on_event(self, event: Event) -> None:
         fault_point("observe.waits")
         match event:
-            case TokensGenerated(seconds=float(seconds), count=count):
+            case TokensHanded(seconds=seconds, count=count):
                 self._inter_token.append((self._now(), seconds / count))
             case FirstToken(seconds=seconds):
                 self._first_token.append((self._now(), seconds))

@@ -22,10 +22,26 @@ MEANINGS = {
     "preempted": "waiting for room again, after others took its place",
     "recomputed": "computing again what it had lost with its place",
     "waited": "between steps, and in steps without it",
+    "own_texts": "computing other texts of the same request",
     "engine": "in the engine, which did not say how",
     "answering": "turning tokens into text and writing it",
     "client": "waiting for the client to read",
 }
+
+
+# With what a sequence ends where it is ended from outside, the likeliest first.
+ENDING = (
+    "decode",
+    "decode_beside_prompts",
+    "waited",
+    "prompt",
+    "recomputed",
+    "preempted",
+    "queued",
+    "grammar",
+    "handover",
+    "own_texts",
+)
 
 
 class RequestAccount(Struct, frozen=True, omit_defaults=True):
@@ -52,16 +68,20 @@ class RequestAccount(Struct, frozen=True, omit_defaults=True):
     preempted_by: str = ""
     engine_seconds: float = 0.0  # its share of the engine's steps, all sequences together
     cost: Cost | None = None
+    time_to_first_token: float | None = None  # seconds from its first byte to where its first token was handed on
+    inter_token_latency: float | None = None  # seconds, the mean over all tokens but the first of each sequence
 
 
 class SequenceGroup(Struct, frozen=True):
-    """What the sequences of one prompt told, or how long they took where they told nothing."""
+    """What the sequences of one prompt, or of texts that were sent together, told; or how long they took where they told
+    nothing."""
 
-    handed: float  # to the engine; seconds of CLOCK_MONOTONIC, as is the next
-    ended: float  # when the last of their text was there
+    handed: float  # to the engine, the first of them; seconds of CLOCK_MONOTONIC, as is the next
+    ended: float  # when the last of their text was there, or nobody wanted it any more
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     accounts: tuple[Account, ...] = ()
+    num_silent: int = 0  # sequences that have told nothing
 
 
 def account_for(
@@ -118,11 +138,25 @@ def _cached(group: SequenceGroup) -> int:
 def _engine_causes(group: SequenceGroup) -> tuple[dict[str, float], Account]:
     """Of the sequence that ended last, up to the moment when its text was there; what the engine did not account for is
     a cause of its own."""
-    nothing = Account(group.handed, group.ended)
     told = max(group.accounts, key=lambda account: account.ended, default=None)
     if told is None:
-        return {"engine": group.ended - group.handed}, nothing
-    return {**told.causes(), "answering": group.ended - told.ended}, told
+        return {"engine": group.ended - group.handed}, Account(group.handed, group.ended)
+    causes = {"own_texts": told.arrival - group.handed, **told.causes()}
+    rest = group.ended - told.ended
+    if rest >= 0:
+        causes["engine" if group.num_silent else "answering"] = rest
+    else:
+        _take_off(causes, -rest)
+    return causes, told
+
+
+def _take_off(causes: dict[str, float], seconds: float) -> None:
+    """What an engine did after nobody wanted it any more (a stop string had come, the client had gone) is no part of the
+    request's time. It is the end of what a sequence does: a step, and before that what comes before steps."""
+    for cause in ENDING:
+        taken = min(causes[cause], seconds)
+        causes[cause] -= taken
+        seconds -= taken
 
 
 def sentences(account: RequestAccount) -> list[str]:

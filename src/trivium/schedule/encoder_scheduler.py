@@ -236,6 +236,7 @@ class EncoderScheduler:
             evicted_blocks=0,
             prompt_tokens=self._num_prompt_tokens,
             cached_tokens=0,
+            computed_prompt_tokens=self._num_prompt_tokens,
             generated_tokens=0,
             queue_seconds=self._queue_seconds,
             ended_by_stop=self._num_ended[FinishReason.STOP],

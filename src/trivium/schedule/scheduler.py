@@ -89,6 +89,10 @@ class Scheduler:
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
+        self._num_computed_prompt_tokens = 0
+        self._num_left_prompt_tokens = 0
+        self._num_recomputed_tokens = 0
+        self._num_copied_blocks = 0
         self._num_generated_tokens = 0
         self._queue_seconds = 0.0
         self._num_ended = dict.fromkeys(FinishReason, 0)
@@ -220,6 +224,7 @@ class Scheduler:
         step = draft.finish(self._next_step_id, tuple(self._ended_rows))
         self._ended_rows.clear()
         self._next_step_id += 1
+        self._num_copied_blocks += len(step.copies)
         self._in_flight[step.id] = draft.work
         self._planned[step.id] = self._now
         return step
@@ -386,9 +391,11 @@ class Scheduler:
         if family.num_cached_tokens is None:
             family.num_cached_tokens = sequence.num_computed
             self._num_prompt_tokens += sequence.num_prompt
-            self._num_cached_tokens += sequence.num_computed
             self._queue_seconds += now - sequence.request.arrival
             sequence.account.found(sequence.num_computed, self._why_missed(sequence))
+        num_found = min(sequence.num_computed, sequence.num_prompt)
+        self._num_cached_tokens += max(num_found - family.num_covered, 0)
+        family.num_covered = max(num_found, family.num_covered)
         draft.start(sequence)
         start = sequence.num_computed
         end = sequence.tables.furthest(start, start + self._chunk(sequence, draft))
@@ -416,9 +423,8 @@ class Scheduler:
         num_tokens = sum(item.count for item in work.values())
         planned = self._planned.pop(result.step_id)
         step_seconds = self._odometer.turn(planned, now, len(work), num_tokens, replayed=result.replayed)
-        for sequence in self._running:
-            if sequence.row not in work:
-                sequence.account.sit_out()
+        for absent in [sequence for sequence in self._running if sequence.row not in work]:
+            absent.account.sit_out()
         if failures:
             self._withdraw(work, failures)
         for row, item in work.items():
@@ -434,6 +440,7 @@ class Scheduler:
             if failure is None:
                 self._advance(sequence, item.start + item.count)
                 if sequence.account.phase is Phase.CATCHING_UP:
+                    self._count_chunk(sequence.family, item)
                     share = item.count / num_tokens
                     sequence.account.chunk(now, step_seconds, share, caught_up=item.samples)
                 if is_late:
@@ -457,6 +464,14 @@ class Scheduler:
             self._settle()
         self._cache.pool.assert_conserved()
         return deltas
+
+    def _count_chunk(self, family: Family, item: RowWork) -> None:
+        """Each token of a prompt is computed once, or found, or left; what is computed beyond that is so again."""
+        end = min(item.start + item.count, len(family.request.prompt))
+        num_new = max(end - family.num_covered, 0)
+        family.num_covered += num_new
+        self._num_computed_prompt_tokens += num_new
+        self._num_recomputed_tokens += item.count - num_new
 
     def abandon(self, why: str, now: float) -> list[Delta]:
         """The steps in flight failed as a whole, and the device has forgotten all rows. Returns the news of the sequence that
@@ -652,6 +667,8 @@ class Scheduler:
         family.sequences.remove(sequence)
         if not family.sequences:
             del self._families[sequence.request.id]
+            if family.num_cached_tokens is not None:
+                self._num_left_prompt_tokens += sequence.num_prompt - family.num_covered
         self._num_ended[reason] += 1
         self._acquit(sequence)
         return sequence.account.close(self._now)
@@ -690,6 +707,12 @@ class Scheduler:
             evicted_blocks=pool.num_evicted,
             prompt_tokens=self._num_prompt_tokens,
             cached_tokens=self._num_cached_tokens,
+            computed_prompt_tokens=self._num_computed_prompt_tokens,
+            left_prompt_tokens=self._num_left_prompt_tokens,
+            recomputed_tokens=self._num_recomputed_tokens,
+            moved_bytes=self._num_copied_blocks * self._cache.spec.bytes_per_block,
+            taken_blocks=pool.num_taken,
+            freed_blocks=pool.num_freed,
             generated_tokens=self._num_generated_tokens,
             queue_seconds=self._queue_seconds,
             ended_by_stop=self._num_ended[FinishReason.STOP],

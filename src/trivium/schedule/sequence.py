@@ -123,7 +123,7 @@ class Sequence:
 class Family:
     """The sequences of one request that have not ended."""
 
-    __slots__ = ("num_cached_tokens", "prefilling", "request", "sequences")
+    __slots__ = ("num_cached_tokens", "num_covered", "prefilling", "request", "sequences")
 
     def __init__(
         self,
@@ -138,6 +138,7 @@ class Family:
             Sequence(self, index, cache, max_model_len, needs_host, open_account()) for index in range(request.n)
         ]
         self.num_cached_tokens: int | None = None  # found by the first to begin; None: none has begun
+        self.num_covered = 0  # prompt tokens that were found or computed, by whichever came furthest
         # A running one that had more than a block of the prompt to compute: the others wait, so as to share it.
         self.prefilling: Sequence | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-import time
 from array import array
 from collections.abc import Sequence
 
@@ -15,9 +14,9 @@ from trivium.llm.lower import longest_pooled
 from trivium.llm.outputs import EmbeddingOutput
 from trivium.llm.prompts import TokensPrompt
 from trivium.observe.events import TextEncoded
-from trivium.observe.request_account import SequenceGroup
 from trivium.records.ids import new_id
 from trivium.serve.access.caller import asking
+from trivium.serve.engine_notes import EngineNotes
 from trivium.serve.errors import ApiError, invalid
 from trivium.serve.generation import beside_the_loop
 from trivium.serve.models.served import ServedModel
@@ -119,7 +118,9 @@ async def _encode(
     priority, salt = caller.priority_of(asked_priority), caller.salt_of("")
     room = asyncio.Semaphore(AT_ONCE)
     id = new_id("embd-")
-    began = time.monotonic()
+    notes = EngineNotes(sum(len(prompt["prompt_token_ids"]) for prompt, _ in prompts))
+    if (times := current_request()) is not None:
+        times.add(model.name, notes)
 
     async def one(number: int, prompt: TokensPrompt, second_from: int) -> EmbeddingOutput:
         async with room:
@@ -131,8 +132,9 @@ async def _encode(
                 salt=salt,
                 second_from=second_from,
                 place=current_place(),
+                watch=notes.watch,
             )
-        model.emit(TextEncoded(output.request_id, len(output.prompt_token_ids), output.num_cached_tokens))
+        model.emit(TextEncoded(output.request_id, model.name, len(output.prompt_token_ids), output.num_cached_tokens))
         return output
 
     try:
@@ -141,9 +143,7 @@ async def _encode(
     except ExceptionGroup as errors:
         raise _told(errors.exceptions[0]) from None
     finally:
-        if (times := current_request()) is not None:
-            num_tokens = sum(len(prompt["prompt_token_ids"]) for prompt, _ in prompts)
-            times.add(SequenceGroup(began, time.monotonic(), num_tokens))
+        notes.end()
     return [task.result() for task in tasks]
 
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from trivium.faults import fault_point
 from trivium.serve.access.caller import asking
 from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
-from trivium.serve.request_times import being_served
+from trivium.serve.request_times import ARRIVED
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
 from trivium.serve.visit import visiting
@@ -30,12 +30,12 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id: str = scope["state"]["request_id"]
         try:
-            with self._state.request(request_id) as span, being_served(span.times), visiting():
+            async with self._state.request(request_id, scope["state"].get(ARRIVED)) as span:
                 send = span.times.timed(send)
                 try:
                     fault_point("http.admit")
                     self._state.check_open()
-                    with asking().request():
+                    with visiting(), asking().request():
                         async with AsyncExitStack() as leases:
                             scope["state"]["leases"] = leases  # of models, until the answer's last byte
                             response = await self._handler(self._state, Request(scope, receive))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec import Struct
 
-from trivium.llm.outputs import RequestMetrics, RequestOutput
+from trivium.llm.outputs import RequestOutput
 from trivium.llm.params import SamplingParams
 from trivium.llm.prompts import TokensPrompt
-from trivium.observe.events import FirstToken, SequenceEnded, TokensGenerated
-from trivium.observe.request_account import SequenceGroup
+from trivium.observe.events import PromptComputed, SequenceEnded, TokensGenerated
 from trivium.serve.access.caller import asking
 from trivium.serve.disconnect import cancel_and_wait
+from trivium.serve.engine_notes import EngineNotes
 from trivium.serve.models.served import ServedModel
 from trivium.serve.request_times import current_request
+from trivium.serve.token_clock import TokenClock
 from trivium.serve.visit import current_place
 
 T = TypeVar("T")
@@ -36,63 +37,39 @@ class Job(Struct, frozen=True):
 
 async def generate(model: ServedModel, job: Job) -> AsyncGenerator[RequestOutput]:
     """The answer as it grows. Closing the generator gives back all that the job holds."""
-    caller = asking()
-    began = time.monotonic()
-    last_piece: dict[int, float] = {}  # by the sequence's index
+    caller, times = asking(), current_request()
+    clock = TokenClock(model, job.id, times)
+    num_prompt_tokens = len(job.prompt["prompt_token_ids"])
+    notes = EngineNotes(num_prompt_tokens)
+    if times is not None:
+        times.add(model.name, notes)
     ended: set[int] = set()
     priority, salt = caller.priority_of(job.priority), caller.salt_of(job.salt)
-    caller.charge(len(job.prompt["prompt_token_ids"]))
-    answers = model.llm.generate(job.prompt, job.sampling, job.id, priority=priority, salt=salt, place=current_place())
-    with noted(job, began) as group:
+    caller.charge(num_prompt_tokens)
+    answers = model.llm.generate(
+        job.prompt, job.sampling, job.id, priority=priority, salt=salt, place=current_place(), watch=notes.watch
+    )
+    try:
         async with aclosing(answers) as outputs:
             async for output in outputs:
-                now = time.monotonic()
-                if not last_piece and any(completion.delta.token_ids for completion in output.outputs):
-                    model.emit(FirstToken(job.id, len(output.prompt_token_ids), output.num_cached_tokens, now - began))
+                if not notes.num_generated_tokens and any(one.delta.token_ids for one in output.outputs):
+                    model.emit(PromptComputed(job.id, model.name, num_prompt_tokens, output.num_cached_tokens))
                 for completion in output.outputs:
                     index = completion.index
                     if count := len(completion.delta.token_ids):
-                        before = last_piece.get(index)
-                        seconds = None if before is None else now - before
-                        model.emit(TokensGenerated(job.id, index, count, seconds))
+                        model.emit(TokensGenerated(job.id, model.name, index, count))
                         caller.charge(count)
-                        group.num_generated_tokens += count
-                        last_piece[index] = now
+                        notes.num_generated_tokens += count
+                        clock.came(index, count)
                     if completion.finish_reason is not None and index not in ended:
                         ended.add(index)
-                        model.emit(SequenceEnded(job.id, index, completion.finish_reason))
+                        model.emit(SequenceEnded(job.id, model.name, index, completion.finish_reason))
                 if output.finished:
-                    group.finish(output.metrics)
+                    notes.end()
                 yield output
-
-
-@contextmanager
-def noted(job: Job, began: float) -> Iterator[GroupNotes]:
-    """What is noted of the job comes into the account of the request that it belongs to, however it ends."""
-    notes = GroupNotes(began)
-    try:
-        yield notes
+                clock.taken()
     finally:
-        if (times := current_request()) is not None:
-            times.add(notes.group(len(job.prompt["prompt_token_ids"])))
-
-
-class GroupNotes:
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._finished: tuple[float, RequestMetrics] | None = None
-        self.num_generated_tokens = 0
-
-    def finish(self, metrics: RequestMetrics) -> None:
-        self._finished = time.monotonic(), metrics
-
-    def group(self, num_prompt_tokens: int) -> SequenceGroup:
-        if self._finished is None:
-            return SequenceGroup(self._began, time.monotonic(), num_prompt_tokens, self.num_generated_tokens)
-        ended, metrics = self._finished
-        return SequenceGroup(
-            metrics.arrival_time, ended, num_prompt_tokens, self.num_generated_tokens, metrics.accounts
-        )
+        notes.end()
 
 
 async def generate_whole(model: ServedModel, jobs: Sequence[Job]) -> list[RequestOutput]:
@@ -109,13 +86,15 @@ async def generate_merged(model: ServedModel, jobs: Sequence[Job]) -> AsyncGener
             async for output in outputs:
                 yield 0, output
         return
-    queue: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[_Piece | Exception | None] = asyncio.Queue()
 
     async def pump(number: int, job: Job) -> None:
         try:
             async with aclosing(generate(model, job)) as outputs:
                 async for output in outputs:
-                    queue.put_nowait((number, output))
+                    piece = _Piece(number, output)
+                    queue.put_nowait(piece)
+                    await piece.taken.wait()
         except Exception as error:
             queue.put_nowait(error)
         else:
@@ -131,9 +110,17 @@ async def generate_merged(model: ServedModel, jobs: Sequence[Job]) -> AsyncGener
             elif isinstance(item, Exception):
                 raise item
             else:
-                yield item
+                yield item.number, item.output
+                item.taken.set()
     finally:
         await cancel_and_wait(*tasks)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    number: int  # of the job
+    output: RequestOutput
+    taken: asyncio.Event = field(default_factory=asyncio.Event)  # the reader is back for more
 
 
 async def beside_the_loop(model: ServedModel, size: int, work: Callable[[], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -10,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from trivium.serve.errors import ApiError
 from trivium.serve.limits import Limits
 from trivium.serve.request_ids import new_request_id
+from trivium.serve.request_times import ARRIVED
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -52,6 +54,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][ARRIVED] = time.monotonic()
         self._header_bytes = 0
         self._headers_began = True
         if self._header_timer is None:

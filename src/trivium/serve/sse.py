@@ -14,6 +14,7 @@ from trivium.faults import fault_point
 from trivium.serve.disconnect import cancel_and_wait, client_gone
 from trivium.serve.errors import ApiError, ClientGoneError, as_api_error
 from trivium.serve.limits import Limits
+from trivium.serve.request_times import current_request
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
@@ -68,6 +69,8 @@ class EventStreamResponse:
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (times := current_request()) is not None:
+            times.streams = True
         producing = asyncio.create_task(self._produce(send, scope["state"]["request_id"]))
         watching = asyncio.create_task(client_gone(receive))
         try:

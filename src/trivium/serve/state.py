@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,7 @@ from trivium.serve.limits import Limits
 from trivium.serve.models.fleet import Fleet
 from trivium.serve.models.served import ServedModel
 from trivium.serve.openai.wording import Wording
-from trivium.serve.request_times import RequestTimes
+from trivium.serve.request_times import RequestTimes, being_served
 
 if TYPE_CHECKING:
     from trivium.serve.responses.background import BackgroundResponse
@@ -79,25 +79,34 @@ class ServerState:
             raise not_now("the server is shutting down and takes no new requests", "draining")
         self.models.check_started()
 
-    @contextmanager
-    def request(self, request_id: str) -> Iterator[RequestSpan]:
-        """Counts a request for text from its first byte to the last byte of its answer."""
-        times = RequestTimes(request_id, asking().name, self.meter, self.prices)
+    @asynccontextmanager
+    async def request(self, request_id: str, arrived: float | None = None) -> AsyncGenerator[RequestSpan]:
+        """Counts a request for text from its first byte, which came at `arrived` or just now, to the last of its answer.
+
+        It is in flight until the engine has told where its time went, which may be a step later; nobody waits for that.
+        """
+        times = RequestTimes(request_id, asking().name, self.meter, self.prices, arrived)
         span = RequestSpan(times)
-        began = time.monotonic()
         self.in_flight += 1
         self.idle.clear()
         self.emit(RequestReceived(request_id))
         try:
-            yield span
+            with being_served(times):
+                yield span
         except BaseException as error:
             span.failure = error
             raise
         finally:
-            self.in_flight -= 1
-            if self.in_flight == 0:
-                self.idle.set()
-            self.emit(RequestEnded(request_id, span.end, time.monotonic() - began, times.account(span.end)))
+            times.end()
+            try:
+                if not isinstance(span.failure, asyncio.CancelledError):
+                    await times.settle()
+            finally:
+                self.in_flight -= 1
+                if self.in_flight == 0:
+                    self.idle.set()
+                account = times.account(span.end)
+                self.emit(RequestEnded(request_id, span.end, times.model, arrived is not None, account))
 
 
 @dataclass

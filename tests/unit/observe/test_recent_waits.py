@@ -1,4 +1,4 @@
-from trivium.observe.events import FirstToken, TokensGenerated
+from trivium.observe.events import FirstToken, TokensHanded
 from trivium.observe.recent_waits import MAX_WAITS, WINDOW_SECONDS, Percentiles, RecentWaits
 
 
@@ -13,25 +13,24 @@ class Clock:
 def test_percentiles_are_of_the_last_minute_alone():
     clock = Clock()
     waits = RecentWaits(clock)
-    waits.on_event(FirstToken("old", 5, 0, 9.0))
+    waits.on_event(FirstToken("old", "m", 9.0))
     clock.now += WINDOW_SECONDS + 1
     for hundredths in range(101):
-        waits.on_event(FirstToken("new", 5, 0, hundredths / 100))
+        waits.on_event(FirstToken("new", "m", hundredths / 100))
     assert waits.first_token() == Percentiles(101, 0.5, 0.95)
     clock.now += WINDOW_SECONDS + 1
     assert waits.first_token() is None
 
 
-def test_tokens_that_come_together_share_their_wait_and_a_first_piece_has_none():
+def test_tokens_that_come_together_share_their_wait():
     waits = RecentWaits(Clock())
-    waits.on_event(TokensGenerated("a", 0, 3, None))
     assert waits.inter_token() is None
-    waits.on_event(TokensGenerated("a", 0, 4, 0.2))
+    waits.on_event(TokensHanded("a", "m", 0, 4, 0.2))
     assert waits.inter_token() == Percentiles(1, 0.05, 0.05)
 
 
 def test_what_is_kept_is_bounded():
     waits = RecentWaits(Clock())
     for _ in range(MAX_WAITS + 10):
-        waits.on_event(TokensGenerated("a", 0, 1, 0.5))
+        waits.on_event(TokensHanded("a", "m", 0, 1, 0.5))
     assert waits.inter_token() == Percentiles(MAX_WAITS, 0.5, 0.5)

@@ -28,3 +28,23 @@ def test_what_the_engine_did_not_account_for_is_a_cause() -> None:
 
 def test_a_request_that_never_came_to_the_engine_was_only_received() -> None:
     assert account_for("r", RequestEnd.INVALID, 1e9, 1.0, 1.5, []).causes == {"receiving": pytest.approx(0.5)}
+
+
+def test_what_the_engine_did_after_nobody_wanted_it_is_no_part_of_the_time() -> None:
+    """A stop string came at 13.5, or a client left then; the step under way ended at 14."""
+    group = SequenceGroup(10.0, 13.5, accounts=(LAST,))
+    account = account_for("r", RequestEnd.COMPLETE, 1e9, 9.0, 14.0, [group])
+    assert account.causes == {"receiving": 1.0, "queued": 3.0, "decode": 0.5, "answering": 0.5}
+    gone = account_for("r", RequestEnd.CANCELLED, 1e9, 9.0, 11.0, [SequenceGroup(10.0, 11.0, accounts=(LAST,))])
+    assert gone.causes == {"receiving": 1.0, "queued": 1.0}
+
+
+def test_later_texts_of_a_request_wait_for_its_earlier_ones() -> None:
+    account = account_for("r", RequestEnd.COMPLETE, 1e9, 9.0, 14.0, [SequenceGroup(9.5, 14.0, accounts=(LAST,))])
+    assert account.causes == {"receiving": 0.5, "own_texts": 0.5, "queued": 3.0, "decode": 1.0}
+
+
+def test_while_a_sequence_is_silent_the_rest_is_the_engines() -> None:
+    group = SequenceGroup(10.0, 14.5, accounts=(LAST,), num_silent=1)
+    account = account_for("r", RequestEnd.COMPLETE, 1e9, 10.0, 14.5, [group])
+    assert account.causes == {"queued": 3.0, "decode": 1.0, "engine": 0.5}

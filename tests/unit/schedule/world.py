@@ -144,6 +144,7 @@ class World:
         if step is not None:
             self._check_limits(step)
             self._check_progress(step)
+            self.num_copies += len(step.copies)
             if breaks(self._requests_in(step)):
                 self.device.break_down(step)
                 self.in_flight.clear()
@@ -153,7 +154,6 @@ class World:
             is_ahead_of_failures = any(result.failures for result in self.in_flight)
             self.in_flight.append(self.device.run(step, num_tokens, fails, is_ahead_of_failures, is_late))
             self.num_steps += 1
-            self.num_copies += len(step.copies)
         elif not self.in_flight:
             assert not self.scheduler.stats().running and not self.scheduler.stats().waiting, "work is left undone"
             self.hear(self.scheduler.take_deltas())
@@ -258,6 +258,10 @@ class World:
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
         assert stats.free_blocks + stats.cached_blocks == self.num_blocks
+        assert stats.taken_blocks - stats.freed_blocks == stats.cached_blocks
+        covered = stats.cached_tokens + stats.computed_prompt_tokens + stats.left_prompt_tokens
+        assert covered == stats.prompt_tokens, "each token of a prompt was found, computed or left, once"
+        assert stats.moved_bytes == self.num_copies * self.spec.bytes_per_block
         assert not self.device.rows
         assert all(heard.reason is not None for heard in self.heard.values())
         self.scheduler.assert_balanced()

@@ -59,7 +59,8 @@ async def chat_completions(state: ServerState, request: Request) -> Response | E
     if body.stream:
         return EventStreamResponse(answer.stream(body.stream_options or StreamOptions()), state.limits)
     result = await unless_client_goes(request.receive, chat.whole())
-    return Response(msgspec.json.encode(answer.whole(result)), media_type="application/json")
+    metrics = await answer_metrics() if body.include_metrics else UNSET
+    return Response(msgspec.json.encode(answer.whole(result, metrics)), media_type="application/json")
 
 
 class ChatAnswer:
@@ -71,7 +72,7 @@ class ChatAnswer:
         self._speaks_of_functions = speaks_of_functions  # the deprecated words for tools
         self._tells_metrics = tells_metrics
 
-    def whole(self, result: ChatResult) -> ChatCompletion:
+    def whole(self, result: ChatResult, metrics: RequestAccount | UnsetType = UNSET) -> ChatCompletion:
         fault_point("chat.answer", self._chat.id)
         prompt = result.prompt_logprobs
         return ChatCompletion(
@@ -81,7 +82,7 @@ class ChatAnswer:
             choices=[self._choice(choice) for choice in result.choices],
             usage=usage_of_chat(result.usage),
             prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self._chat.shapes),
-            metrics=answer_metrics() if self._tells_metrics else UNSET,
+            metrics=metrics,
         )
 
     def _choice(self, choice: ChoiceResult) -> ChatChoice:
@@ -131,7 +132,7 @@ class ChatAnswer:
                     now = usage_of_chat(news.usage) if options.continuous_usage_stats else usage
                     yield b"".join(self._encode([chunk], now) for chunk in chunks)
         if options.include_usage or self._tells_metrics:
-            metrics = answer_metrics() if self._tells_metrics else UNSET
+            metrics = await answer_metrics() if self._tells_metrics else UNSET
             yield self._encode([], usage_of_chat(news.usage) if options.include_usage else UNSET, metrics)
 
     def _chunks(self, news: ChoiceNews) -> list[ChatChunkChoice]:

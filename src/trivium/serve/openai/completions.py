@@ -75,7 +75,8 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
         stream = answer.stream(model, jobs, body.stream_options or StreamOptions())
         return EventStreamResponse(stream, state.limits)
     outputs = await unless_client_goes(request.receive, generate_whole(model, jobs))
-    return Response(msgspec.json.encode(answer.whole(outputs)), media_type="application/json")
+    metrics = await answer_metrics() if answer.tells_metrics else UNSET
+    return Response(msgspec.json.encode(answer.whole(outputs, metrics)), media_type="application/json")
 
 
 def _check(request: CompletionRequest) -> None:
@@ -107,13 +108,12 @@ class CompletionAnswer(Struct, frozen=True):
     tells_metrics: bool
     shapes: TokenShapes
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> Completion:
+    def whole(self, outputs: Sequence[RequestOutput], metrics: RequestAccount | UnsetType) -> Completion:
         choices = [
             self._choice(number * self.n + rank, output, completion)
             for number, output in enumerate(outputs)
             for rank, completion in enumerate(self._best(output))
         ]
-        metrics = answer_metrics() if self.tells_metrics else UNSET
         return Completion(self.id, self.created, self.model, choices, usage=self._usage(outputs), metrics=metrics)
 
     def _best(self, output: RequestOutput) -> Sequence[CompletionOutput]:
@@ -164,7 +164,7 @@ class CompletionAnswer(Struct, frozen=True):
                     now = self._usage(list(last.values())) if options.continuous_usage_stats else usage
                     yield b"".join(self._chunk([choice], now) for choice in choices)
         if options.include_usage or self.tells_metrics:
-            metrics = answer_metrics() if self.tells_metrics else UNSET
+            metrics = await answer_metrics() if self.tells_metrics else UNSET
             yield self._chunk([], self._usage(list(last.values())) if options.include_usage else UNSET, metrics)
 
     def _end(self, index: int, completion: CompletionOutput) -> CompletionChoice:

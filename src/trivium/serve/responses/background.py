@@ -91,10 +91,11 @@ class BackgroundResponse:
     async def _make(self) -> None:
         maker = self._maker
         try:
-            with self._state.request(self.response.id), asking().place():
-                async with aclosing(maker.events()) as batches:
-                    async for events in batches:
-                        await self._publish(events)
+            async with self._state.request(self.response.id):
+                with asking().place():
+                    async with aclosing(maker.events()) as batches:
+                        async for events in batches:
+                            await self._publish(events)
         except asyncio.CancelledError:
             maker.writer.cancelled()
             await self._publish([])
