@@ -209,7 +209,7 @@ def test_a_failed_step_ends_its_requests_with_the_reason_and_the_engine_comes_ba
     with_client(work)
 
 
-def test_an_engine_that_keeps_dying_is_given_up() -> None:
+def test_an_engine_that_keeps_dying_is_given_up_and_until_then_started_again_at_once() -> None:
     async def work(client: EngineClient) -> None:
         for _ in range(3):
             with pytest.raises(EngineDeadError, match="exit code 9"):
@@ -219,7 +219,13 @@ def test_an_engine_that_keeps_dying_is_given_up() -> None:
         with pytest.raises(EngineDeadError, match="exit code 9"):
             await client.submit(request("r"))
 
-    with_client(work, supervision=Supervision(max_restarts=2, first_backoff=0.01))
+    with_client(work, supervision=Supervision(max_restarts=2, first_backoff=1000.0))
+
+
+def test_a_machine_that_can_start_nothing_for_five_seconds_does_not_lose_the_engine_for_good() -> None:
+    supervision = Supervision()
+    num_failed_starts = supervision.max_restarts - 1  # after a death; one more is for good
+    assert sum(supervision.backoff(number) for number in range(1, num_failed_starts + 1)) > 5.0
 
 
 def test_what_keeps_the_engine_from_starting_is_raised_by_start() -> None:

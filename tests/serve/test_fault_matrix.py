@@ -1,7 +1,10 @@
-"""Every fault in every state of the server, once and for five seconds. `make test-faults`"""
+"""Every fault in every state of the server, once and for five seconds. `make test-faults`; the points that one server with one
+model does not reach have their own tests (faulty_server.ELSEWHERE)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 from fault_traffic import MIXED
 from faulty_server import ELSEWHERE, FaultyServer, action_for, faulty_server, kinds_for
+from server_process import wait_for
 
 from trivium.faults import POINTS, FaultPoint, Hits
 
@@ -18,6 +22,9 @@ STATES = {"idle": (), "prefill": ("prefill",) * 3, "decode": ("stream",) * 4, "m
 LONG_SECONDS = 5.0
 IDLE_SECONDS = 0.6  # two looks at the engine, and its own figures once
 SURVIVED = [point for point in POINTS if point.hits is not Hits.PROCESS and point.name not in ELSEWHERE]
+
+ENDING = [point for point in POINTS if point.hits is Hits.PROCESS]
+AT_A_START = ("client.spawn", "model.load")  # reached when an engine that was killed is started again
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +40,26 @@ def test_a_fault_in_any_state_hits_at_most_whom_it_may(
     faulty: FaultyServer, point: FaultPoint, state: str, lasts: str
 ) -> None:
     kinds = kinds_for(point.name) if state == "mixed" else STATES[state]
+    let_loose(faulty, point, kinds, lasts)
+
+
+@pytest.mark.parametrize("lasts", ["once", "long"])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("point", ENDING, ids=[point.name for point in ENDING])
+def test_an_engine_that_fails_in_any_state_is_started_again(
+    tiny_model: Path, tmp_path: Path, point: FaultPoint, state: str, lasts: str
+) -> None:
+    """Each on a server of its own: one whose engine dies too often in a minute is given up."""
+    with faulty_server(tiny_model, tmp_path) as server:
+        let_loose(server, point, STATES[state], lasts, kills=point.name in AT_A_START)
+
+
+def let_loose(faulty: FaultyServer, point: FaultPoint, kinds: tuple[str, ...], lasts: str, kills: bool = False) -> None:
+    """`kills`: the engine is killed first."""
     fault = {"point": point.name, "action": action_for(point)}
     faulty.plan.arm(fault if lasts == "once" else {**fault, "seconds": LONG_SECONDS})
+    if kills:
+        os.kill(faulty.process.engine_pid, signal.SIGKILL)
     ends = time.monotonic() + (IDLE_SECONDS if lasts == "once" else LONG_SECONDS)
     outcomes = faulty.send(kinds)
     while time.monotonic() < ends:
@@ -43,8 +68,12 @@ def test_a_fault_in_any_state_hits_at_most_whom_it_may(
             outcomes = faulty.send(kinds)
         else:
             time.sleep(0.05)
+    if kills and lasts == "once":
+        wait_for(lambda: faulty.plan.fired() or None, 60)
     num_faults = len(faulty.plan.fired())
     faulty.plan.disarm()
+    if kills or (point.hits is Hits.PROCESS and num_faults):  # the server may not know of it yet
+        wait_for(lambda: faulty.process.metrics()["trivium_engine_restarts_total"] or None, 60)
     faulty.check(outcomes, point.hits, num_faults=num_faults)
     faulty.check_well()
     faulty.check(faulty.send(MIXED), Hits.NOBODY)

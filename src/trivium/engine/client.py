@@ -69,14 +69,16 @@ class Supervision(Struct, frozen=True):
     start_timeout: float = 600.0  # without news of its start: one stage on a slow disk
     max_restarts: int = 5  # within `restart_window`; one more death is for good
     restart_window: float = 60.0
-    first_backoff: float = 0.1  # before the second restart within the window; doubles with each
+    first_backoff: float = (
+        0.5  # after a start that failed; doubles with each. One that has served is started again at once
+    )
     max_backoff: float = 5.0
     stop_timeout: float = 5.0  # from being told to end to being killed
     watch_seconds: float = 0.25  # between looks at the engine's progress
 
-    def backoff(self, num_restarts: int) -> float:
-        """The wait before one more restart, after so many within the window."""
-        return min(self.first_backoff * 2.0 ** (num_restarts - 1), self.max_backoff)
+    def backoff(self, num_failed_starts: int) -> float:
+        """The wait before one more start, after so many in a row that failed."""
+        return min(self.first_backoff * 2.0 ** (num_failed_starts - 1), self.max_backoff)
 
 
 class Health(Struct, frozen=True):
@@ -116,6 +118,7 @@ class EngineClient:
         self._overload_log = OverloadLog()
         self.malformed_frames = 0
         self.num_restarts = 0
+        self._has_served = False  # in its present life
 
     # Life
 
@@ -258,8 +261,11 @@ class EngineClient:
 
     async def _supervise(self) -> None:
         deaths: deque[float] = deque()
+        num_failed_starts = 0  # in a row
         while True:
+            self._has_served = False
             error = await self._live()
+            num_failed_starts = 0 if self._has_served else num_failed_starts + 1
             if self._state in (EngineState.DRAINING, EngineState.DEAD) or self._card is None:
                 return self._die(error)
             now = time.monotonic()
@@ -272,8 +278,8 @@ class EngineClient:
             self._fail_all(error)
             log.warning("%s; starting it again", error)
             self.num_restarts += 1
-            if len(deaths) > 1:
-                await asyncio.sleep(self._supervision.backoff(len(deaths) - 1))
+            if num_failed_starts:
+                await asyncio.sleep(self._supervision.backoff(num_failed_starts))
 
     async def _live(self) -> TriviumError:
         """One life of the process, from its start to its end; why it ended."""
@@ -299,6 +305,7 @@ class EngineClient:
                 return error
             child.forget_directory()
             self._card = child.ready.result()
+            self._has_served = True
             self._watchdog = Watchdog(self._options.stall_seconds, time.monotonic())
             if self._state is not EngineState.DEAD:
                 self._set_state(EngineState.READY)
