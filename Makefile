@@ -47,11 +47,14 @@ test-browser:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || apt-get install -y -q chromium
 	@$(BIN)/python -m pytest -m browser
 
-# litellm, LangChain and LlamaIndex against the server: they need another openai than the other tests, so have their own .venv-clients.
+# Clients and programs of other people against the server: they need another openai than the other tests, so have their own
+# .venv-clients. Claude Code and Codex are run where there is npm.
 test-clients:
 	@$(PYTHON) tools/setup.py test
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -q --disable-pip-version-check -r tests/clients/requirements.txt
+	@! command -v npm > /dev/null || test -d .venv-clients/npm || \
+	  npm install --silent --no-audit --no-fund --prefix .venv-clients/npm @anthropic-ai/claude-code @openai/codex
 	@.venv-clients/bin/python -m pytest tests/clients
 
 # On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there.

@@ -16,6 +16,9 @@ SERVER_PYTHON = str(ROOT / ".venv" / "bin" / "python")
 sys.path.insert(0, str(SERVER_TESTS))
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the network for prices
 os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+PROGRAMS = (Path(sys.executable).parent, ROOT / ".venv-clients" / "npm" / "node_modules" / ".bin")
+os.environ["PATH"] = os.pathsep.join([*map(str, PROGRAMS), os.environ["PATH"]])
 
 from server_process import ServerProcess  # noqa: E402
 
@@ -27,21 +30,27 @@ def made_by(script: str, directory: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A tiny model of random weights: it says anything, in any form that is asked for."""
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     script = "import sys, pathlib, tiny_model; tiny_model.save_tiny_model(pathlib.Path(sys.argv[1]))"
-    model = made_by(script, tmp_path_factory.mktemp("models") / "tiny")
-    process = ServerProcess(model, "--served-model-name", "tiny", python=SERVER_PYTHON)
+    return made_by(script, tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def server(tiny_model: str) -> Iterator[ServerProcess]:
+    """A tiny model of random weights: it says anything, in any form that is asked for."""
+    exact = ("--dtype", "float32", "--kv-cache-dtype", "float32")
+    process = ServerProcess(tiny_model, "--served-model-name", "tiny", *exact, python=SERVER_PYTHON)
     yield process
     assert process.stop() == 0
 
 
 @pytest.fixture(scope="session")
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """It says what it is told to say, with Hermes' calls and `<think>`."""
+    """It says what it is told to say, with Hermes' calls and `<think>`. Agents' prompts fit, though each byte is a token."""
     script = "import sys, pathlib, parrot_server; parrot_server.save_parrot(pathlib.Path(sys.argv[1]))"
     model = made_by(script, tmp_path_factory.mktemp("models") / "parrot")
     program = (str(SERVER_TESTS / "parrot_server.py"),)
-    process = ServerProcess(model, "--served-model-name", "parrot", program=program, python=SERVER_PYTHON)
+    options = ("--served-model-name", "parrot", "--max-model-len", "200000")
+    process = ServerProcess(model, *options, program=program, python=SERVER_PYTHON)
     yield process
     assert process.stop() == 0

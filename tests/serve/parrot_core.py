@@ -24,7 +24,8 @@ from trivium.types.request import Request
 from trivium.types.start_progress import TellProgress
 from trivium.types.step import RowStart, SampledRow, Step, StepResult, TokenLogprobs
 
-CONTEXT = 4096
+CONTEXT = 4096  # unless the options say otherwise
+BLOCK_SIZE = 16
 SAY, SAID, END = "<|say|>", "<|said|>", "<|im_end|>"
 
 
@@ -34,20 +35,22 @@ class ParrotCore:
         ids = {token["content"]: token["id"] for token in added["added_tokens"]}
         self._say, self._said, self._end = ids[SAY], ids[SAID], ids[END]
         vocab_size = max(max(added["model"]["vocab"].values()), *ids.values()) + 1
+        context = options.max_model_len or CONTEXT
+        num_blocks = max(1024, context // BLOCK_SIZE)
         self.card = ModelCard(
             name=options.served_model_name or "parrot",
             path=options.model,
             family="parrot",
             dtype="float32",
-            max_model_len=CONTEXT,
+            max_model_len=context,
             vocab_size=vocab_size,
             eos_token_ids=(self._end,),
-            block_size=16,
-            num_blocks=1024,
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
         )
-        kv = KVSpec(16, group_layers([None]), num_kv_heads=1, head_dim=1, dtype="float32")
-        limits = SchedulerLimits(max_rows=8, max_batch_tokens=2048, max_model_len=CONTEXT, max_waiting=64)
-        self._scheduler = Scheduler(limits, kv, 1024)
+        kv = KVSpec(BLOCK_SIZE, group_layers([None]), num_kv_heads=1, head_dim=1, dtype="float32")
+        limits = SchedulerLimits(max_rows=8, max_batch_tokens=2048, max_model_len=context, max_waiting=64)
+        self._scheduler = Scheduler(limits, kv, num_blocks)
         self._rows: dict[int, RowStart] = {}
 
     @property

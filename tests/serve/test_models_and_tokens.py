@@ -1,4 +1,4 @@
-"""/v1/models, /tokenize and /detokenize."""
+"""/v1/models, /tokenize, /detokenize and /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import openai
 import pytest
 from openapi_schemas import assert_conforms
 from server_process import ServerProcess
-from tiny_model import CONTEXT, MODEL
+from tiny_model import CONTEXT, MODEL, TEMPLATE
 
 
 def test_m2_models_are_listed(server: ServerProcess, client: openai.OpenAI) -> None:
@@ -42,6 +42,18 @@ def test_m5_pieces_may_be_shown(server: ServerProcess) -> None:
     assert "".join(piece["piece"] for piece in pieces) == "Hello"
     strings = server.post("/tokenize", {"prompt": "Hello", "return_token_strs": True}).json()["token_strs"]
     assert "".join(strings) == "Hello"
+
+
+def test_m5_who_tokenizes_here_is_told_what_begins_and_ends_a_text(server: ServerProcess) -> None:
+    told = {
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|im_end|>",
+        "chat_template": TEMPLATE,
+        "model_max_length": CONTEXT,
+    }
+    assert server.get("/tokenizer_info").json() == told
+    assert server.get("/tokenizer_info", params={"model": MODEL}).json() == told
+    assert server.get("/tokenizer_info", params={"model": "another"}).status_code == 404
 
 
 def test_m5_what_is_no_text_or_token_is_refused(server: ServerProcess) -> None:

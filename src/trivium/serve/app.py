@@ -54,7 +54,7 @@ from trivium.serve.request_ids import RequestIds
 from trivium.serve.requests import explain_request, list_requests
 from trivium.serve.sse import EventStreamResponse
 from trivium.serve.state import ServerState
-from trivium.serve.tokens import detokenize, tokenize
+from trivium.serve.tokens import detokenize, tokenize, tokenizer_info
 from trivium.types.errors import TriviumError
 
 
@@ -125,6 +125,7 @@ def routes(state: ServerState) -> Starlette:
             plain("/batches/{batch_id}/cancel", cancel_batch, "POST", engine=False),
             plain("/tokenize", tokenize, "POST"),
             plain("/detokenize", detokenize, "POST"),
+            plain("/tokenizer_info", tokenizer_info, "GET"),
             plain("/health", health, "GET", engine=False),
             plain("/health/progress", progress, "GET", engine=False),
             plain("/metrics", metrics, "GET", engine=False),

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, taking the names of vLLM's, SGLang's and llama.cpp's clients."""
+"""POST /tokenize and /detokenize, taking the names of vLLM's, SGLang's and llama.cpp's clients; GET /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trivium.serve.openai.messages import chat_prompt
 from trivium.serve.openai.prompts import check_length
 from trivium.serve.openai.prompts import tokenize as tokenize_text
 from trivium.serve.openai.protocol import DetokenizeRequest, TokenizeRequest
+from trivium.serve.query import read_query
 from trivium.serve.state import ServerState
 
 TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
@@ -37,6 +38,31 @@ class Text(Struct, frozen=True):
     prompt: str
     text: str
     content: str
+
+
+class TokenizerQuery(Struct, frozen=True):
+    model: str | None = None  # None: the one that answers where none is named
+
+
+class TokenizerInfo(Struct, frozen=True):
+    """In the words of a Hugging Face tokenizer's configuration, which clients that score texts look for."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str
+    model_max_length: int
+
+
+async def tokenizer_info(state: ServerState, request: Request) -> Response:
+    model = await model_for(state, request, read_query(request, TokenizerQuery).model)
+    tokenizer = model.tokenizer
+    answer = TokenizerInfo(
+        bos_token=None if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id),
+        eos_token=tokenizer.token_text(tokenizer.eos_ids[0]) if tokenizer.eos_ids else None,
+        chat_template=model.template.source,
+        model_max_length=model.card.max_model_len,
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 async def tokenize(state: ServerState, request: Request) -> Response:
