@@ -3,9 +3,10 @@ event loop nor a client library adds to what is measured.
 
     python flood.py '{"port": 8000, "path": "/v1/completions", "body": {…}, "rate": 40.0, "seconds": 60.0}'
 
-Each request has a connection of its own and goes out when it is due, whether or not others were answered (open loop). When
-an answer came is told by the kernel, as of the moment in which its last bytes reached the client's socket: on a machine that
-is full of work this program may be woken late, and that is not the server's time. Prints one JSON object, a Tally.
+Each request has a connection of its own and goes out when it is due, whether or not others were answered (open loop); with
+`at_once` in place of `rate`, when another was answered (closed loop). When an answer came is told by the kernel, as of the
+moment in which its last bytes reached the client's socket: on a machine that is full of work this program may be woken late,
+and that is not the server's time. Prints one JSON object, a Tally.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import selectors
 import socket
 import struct
+import subprocess
 import sys
 import time
 from typing import Any
@@ -37,8 +39,9 @@ class Plan(Struct, frozen=True):
     port: int
     path: str
     body: dict[str, Any]
-    rate: float  # new clients a second
-    seconds: float  # for which they come
+    seconds: float  # for which new clients come
+    rate: float = 0.0  # of them, a second
+    at_once: int = 0  # of them; 0: `rate` says how many come
     obeys: bool = False  # who is refused comes back once, when it was told to
 
 
@@ -58,9 +61,21 @@ class Try(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True):
+    plan: Plan
     tries: list[Try]
     most_late: float  # seconds by which a request was sent later than it was due
     cpu_seconds: float  # of this program
+
+    @property
+    def answers_a_second(self) -> float:
+        """Of those that came while clients did."""
+        return sum(one.status == 200 and one.answered < self.plan.seconds for one in self.tries) / self.plan.seconds
+
+
+def flood(plan: Plan) -> Tally:
+    """In a process of its own, until every request has been answered."""
+    command = [sys.executable, __file__, msgspec.json.encode(plan).decode()]
+    return msgspec.json.decode(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout, type=Tally)
 
 
 class Connection:
@@ -118,6 +133,8 @@ class Flood:
         self._tries: list[Try] = []
         # When, who, which attempt. All who come of themselves, and later those who were told to come back.
         self._due = [(number / plan.rate, number, 1) for number in range(int(plan.rate * plan.seconds))]
+        self._due += [(0.0, number, 1) for number in range(plan.at_once)]
+        self._num_clients = len(self._due)
         self._open = 0
         self._most_late = 0.0
         self._epoch = 0.0
@@ -135,7 +152,7 @@ class Flood:
             for key, _ in self._selector.select(wait):
                 if key.data.read():
                     self._end(key.data)
-        return Tally(self._tries, self._most_late, time.process_time())
+        return Tally(self._plan, self._tries, self._most_late, time.process_time())
 
     def _send(self, client: int, attempt: int) -> None:
         connection = Connection(client, attempt, self._plan.port, request_of(self._plan, client))
@@ -150,6 +167,9 @@ class Flood:
         self._tries.append(tried)
         if self._plan.obeys and tried.attempt == 1 and tried.retry_after is not None:
             heapq.heappush(self._due, (tried.answered + tried.retry_after, tried.client, 2))
+        if self._plan.at_once and tried.answered < self._plan.seconds:
+            heapq.heappush(self._due, (tried.answered, self._num_clients, 1))
+            self._num_clients += 1
 
 
 def request_of(plan: Plan, client: int) -> bytes:
@@ -162,5 +182,4 @@ def request_of(plan: Plan, client: int) -> bytes:
 
 
 if __name__ == "__main__":
-    tally = Flood(msgspec.json.decode(sys.argv[1], type=Plan)).run()
-    sys.stdout.buffer.write(msgspec.json.encode(tally))
+    sys.stdout.buffer.write(msgspec.json.encode(Flood(msgspec.json.decode(sys.argv[1], type=Plan)).run()))

@@ -16,7 +16,7 @@ MOST_SECONDS = 900.0  # that anybody is told to wait because of others: a minute
 EARLY_SECONDS = 0.1  # by which one may come before its time: clocks differ
 GRACE_SECONDS = 3.0  # for which a place is kept: `Retry-After` has whole seconds, and networks take theirs
 DRIFT = 1.5  # by which the times given may be off as the pace and the share of those who come change, before they are mended
-WEIGHT_OF_LAST = 1 / 32  # in the mean of those who came
+WEIGHT_OF_LAST = 1 / 16  # in the mean of those who came
 LEAST_ATTENDANCE = 0.05
 GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, spread evenly over 0 to 1 however many there are
 
