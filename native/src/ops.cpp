@@ -225,11 +225,11 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     rows_of_x.columns = columns;
     for (const PackedLayer& layer : layers)
         prepare(x.as<const float>(), x.strides[0], num_x, type_of(layer.packed), rows_of_x);
-    // Few rows: a task for each thread, since taking one costs about as much as a tile. Many rows: several for each, so
-    // that threads end together.
+    // Few rows: a task for each thread, since taking one costs about as much as a tile, and a task's first tile was not
+    // fetched beforehand. Many rows: several for each, so that threads end together.
     int64_t all_tiles = 0;
     for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
-    const int64_t tasks_per_thread = std::clamp<int64_t>(num_x, 1, 8);
+    const int64_t tasks_per_thread = std::clamp<int64_t>(num_x / 8, 1, 8);
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
     int64_t scratch_bytes = 0;
     packed_tasks_.clear();

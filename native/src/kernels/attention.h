@@ -122,6 +122,7 @@ public:
           num_items_(part.num_queries * a.group),
           num_blocks_(num_blocks(num_items_)),
           block_items_((num_items_ + num_blocks_ - 1) / num_blocks_),
+          fetches_(num_blocks_ == 1 && !Stored<type>::has_scales),
           mixed_floats_(Mixed<Products>::num_floats(dim_)) {
         float* memory = part.scratch;
         const auto take = [&](int64_t num_floats) {
@@ -170,6 +171,8 @@ public:
 
 private:
     static constexpr int64_t vector_floats = 16;
+    static constexpr int64_t line_bytes = 64;
+    static constexpr int64_t groups_ahead = 2;  // keys are fetched before they are multiplied
 
     static int64_t padded_dim(const Attention& a) {
         return (a.dim + slice_elements - 1) / slice_elements * slice_elements;
@@ -255,13 +258,35 @@ private:
 
     float* scores_of(int64_t slice, int64_t item) { return scores_ + (slice * max_items + item) * slice_elements; }
 
+    // Into the second-level cache: the first has too few places for lines that are under way.
+    static void fetch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
+
+    void fetch_keys(const KeyTile& tile, int64_t group) const {
+        for (int64_t row = 0; row < rows_per_pair(type) * a_.dim / 2; ++row)
+            fetch(tile.keys[group] + row * tile.key_row_bytes);
+    }
+
+    void fetch_values(const KeyTile& tile, int64_t group) const {
+        const int64_t num_rows = rows_per_pair(type) * group_columns / 2;
+        for (int64_t i = 0; i < num_rows * tile.value_row_bytes; i += line_bytes) fetch(tile.values[group] + i);
+    }
+
     void score(const KeyTile& tile, int64_t block, int64_t items, Range seen) {
         const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
         const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
         const Slices slices = {0, num_slices, num_pairs - (num_slices - 1) * slice_pairs};
+        const int64_t first_group = seen.first / group_columns;
         const int64_t last_group = (seen.last + group_columns - 1) / group_columns;
-        for (int64_t group = seen.first / group_columns; group < last_group;) {
+        for (int64_t g = first_group; fetches_ && g < last_group && g < first_group + groups_ahead; ++g)
+            fetch_keys(tile, g);
+        for (int64_t group = first_group; group < last_group;) {
             const int together = group % 2 == 0 && group + 1 < last_group ? 2 : 1;
+            if (fetches_) {
+                for (int64_t g = group; g < group + together; ++g) {
+                    if (g + groups_ahead < last_group) fetch_keys(tile, g + groups_ahead);
+                    fetch_values(tile, g);
+                }
+            }
             Products::multiply(static_cast<int>(items), together, queries(block), slices,
                                KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice},
                                scores_of(group / 2, 0) + group % 2 * group_columns);
@@ -354,7 +379,9 @@ private:
     const Attention& a_;
     const AttentionPart& part_;
     const int64_t dim_;  // padded to whole slices
-    const int64_t num_items_, num_blocks_, block_items_, mixed_floats_;
+    const int64_t num_items_, num_blocks_, block_items_;
+    const bool fetches_;  // keys and values before their use; with more blocks of items computing takes longer than reading
+    const int64_t mixed_floats_;
     Word* queries_;        // [blocks, slices, max_items, row_words]
     float* totals_;        // [blocks] of Mixed
     float* tile_result_;   // one Mixed

@@ -6,6 +6,7 @@
 #include "../kernels.h"
 #include "../packed.h"
 #include "decode.h"
+#include "next_tile.h"
 #include "outputs.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -196,7 +197,8 @@ struct Group {
 
 // The outputs of `lanes` rows of a tile for `num_x` rows of x from `first` on.
 template <WeightType type, int num_x>
-static inline void multiply_part(const PackedPart& task, const uint8_t* tile, int part, int64_t first, Vec* sums) {
+static inline void multiply_part(const PackedPart& task, const uint8_t* tile, int part, int64_t first, NextTile& next,
+                                 Vec* sums) {
     constexpr PackedLayout p = packed_layout(type);
     constexpr int64_t group_bytes = packed_group_bytes(p), groups = p.unit_columns / packed_group_columns;
     constexpr int64_t unit_bytes = p.head_bytes + groups * group_bytes;
@@ -208,18 +210,19 @@ static inline void multiply_part(const PackedPart& task, const uint8_t* tile, in
         const uint8_t* const unit = tile + g / groups * unit_bytes;
         Group<type> group;
         group.load(unit, unit + p.head_bytes + g % groups * group_bytes, part);
+        next.fetch_some();
 #pragma GCC unroll 8
         for (int m = 0; m < num_x; ++m) sums[m] = group.template add_to<2>(sums[m], x, m, g);
     }
 }
 
 template <WeightType type, int num_x>
-static void multiply_rows(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first) {
+static void multiply_rows(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first, NextTile& next) {
     for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
         Vec sums[num_x];
-        multiply_part<type, num_x>(task, tile, part, first, sums);
+        multiply_part<type, num_x>(task, tile, part, first, next, sums);
         for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }
@@ -228,14 +231,15 @@ static void multiply_rows(const PackedPart& task, const uint8_t* tile, int64_t t
 constexpr int packed_rows_together = lanes == 16 ? 8 : 4;
 
 template <WeightType type, int num_x = packed_rows_together>
-static void multiply_rest(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first, int64_t count) {
+static void multiply_rest(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first, int64_t count,
+                          NextTile& next) {
     if constexpr (num_x > 0) {
         if (count >= num_x) {
-            multiply_rows<type, num_x>(task, tile, tile_row, first);
+            multiply_rows<type, num_x>(task, tile, tile_row, first, next);
             first += num_x;
             count -= num_x;
         }
-        if (count > 0) multiply_rest<type, num_x - 1>(task, tile, tile_row, first, count);
+        if (count > 0) multiply_rest<type, num_x - 1>(task, tile, tile_row, first, count, next);
     }
 }
 
@@ -250,13 +254,16 @@ static void packed_linear_of(const PackedPart& task) {
     const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
+        const int64_t passes = (end - begin + packed_rows_together - 1) / packed_rows_together * tile_parts;
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const int64_t row = t * packed_tile_rows;
+            const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
+            NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * task.x.num_groups());
             int64_t first = begin;
             for (; first + packed_rows_together <= end; first += packed_rows_together)
-                multiply_rows<type, packed_rows_together>(task, tile, row, first);
-            multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, end - first);
+                multiply_rows<type, packed_rows_together>(task, tile, row, first, next);
+            multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, end - first, next);
         }
     }
 }
