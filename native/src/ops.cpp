@@ -106,7 +106,10 @@ int64_t Ops::cheap_rows_per_task(int64_t rows, int64_t width) const {
 
 float* Ops::Buffer::at_least(int64_t num_floats) {
     constexpr size_t alignment_floats = 16;
-    if (memory_.size() < num_floats + alignment_floats) memory_.resize(num_floats + alignment_floats);
+    if (memory_.size() < num_floats + alignment_floats) {
+        memory_ = {};  // a growing vector would copy it, and take up to twice what is needed
+        memory_ = std::vector<float>(num_floats + alignment_floats);
+    }
     float* p = memory_.data();
     while (reinterpret_cast<uintptr_t>(p) % (4 * alignment_floats)) ++p;
     return p;

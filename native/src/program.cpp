@@ -1,5 +1,9 @@
 #include "program.h"
 
+#ifdef __linux__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -73,10 +77,19 @@ Program::Routed Program::routed(int64_t buffer) {
 
 void Program::reserve(int64_t num_tokens) {
     num_tokens_ = num_tokens;
+    const auto needed = [&](size_t i) { return static_cast<size_t>(num_tokens * widths_[i] + padding_floats); };
+    bool grows = false;
     for (size_t i = 0; i < buffers_.size(); ++i) {
-        const size_t needed = static_cast<size_t>(num_tokens * widths_[i] + padding_floats);
-        if (buffers_[i].size() < needed) buffers_[i].resize(needed);
+        if (buffers_[i].size() >= needed(i)) continue;
+        buffers_[i] = {};
+        grows = true;
     }
+    if (!grows) return;
+#ifdef __GLIBC__
+    malloc_trim(0);  // the small buffers would stay with the allocator, beside the large ones
+#endif
+    for (size_t i = 0; i < buffers_.size(); ++i)
+        if (buffers_[i].empty()) buffers_[i] = std::vector<float>(needed(i));
 }
 
 void Program::embed(const WeightTensor& weight, int64_t out) {

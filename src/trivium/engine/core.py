@@ -54,6 +54,7 @@ class EngineCore:
         plan.ground.open_device()
         self._spec = spec
         model = _build_model(plan, tell)
+        plan.ground.platform.give_back_unused()  # what loading needed beside the weights
         tell(StartProgress(StartStage.RUNNER))
         if plan.ground.capabilities.memory_is_dedicated:
             self.config = plan.resolve_again()

@@ -32,6 +32,7 @@ from trivium.types.report import (
 )
 
 DEFAULT_CONTEXT = 4096  # tokens, of the request for which room is told; or the model's, where that is less
+SERVING_BYTES = 18 << 20  # scheduler, grammars, lines to clients and threads, as measured once engines ran
 WEIGHTS, CACHE, TABLES, STEP, PROCESS = "weights", "KV cache", "tables", "a step, at most", "process"
 
 
@@ -146,4 +147,7 @@ def weight_use(weights: WeightMemory) -> MemoryUse:
 
 
 def process_use(ground: Ground) -> MemoryUse:
-    return MemoryUse(PROCESS, ground.process_bytes, "Python, torch and the kernels, as measured before the weights")
+    measured = (
+        f"Python, torch and the kernels: {ground.process_bytes:,} as measured before the weights, the rest to serve"
+    )
+    return MemoryUse(PROCESS, ground.process_bytes + SERVING_BYTES, measured)

@@ -193,13 +193,15 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def activations_per_token(self) -> int:
-        """Elements that a step holds at once at most: the residual and its norm, heads, and one feed-forward layer."""
+        """Elements that a step holds at once at most: the residual and its norm, heads, one feed-forward layer, and the
+        widest input of a product once more, as the kernels lay it."""
         heads = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         wide = 3 * self.intermediate_size
         if self.moe is not None:
             # Of each chosen expert: its middle, and its result in the hidden size.
             wide = max(wide, self.moe.top_k * (3 * self.moe.intermediate_size + self.hidden_size))
-        return 4 * self.hidden_size + heads + wide
+        laid = max(self.hidden_size, self.num_heads * self.head_dim, self.intermediate_size)
+        return 4 * self.hidden_size + heads + wide + laid
 
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """The key/value cache that this model needs; `dtype` is a torch dtype's name."""

@@ -1,0 +1,143 @@
+"""What `doctor` says of memory is what the engine's process then takes, as the system counts it: within 5 % once the cache is
+full and the largest step was made. Nothing is counted by ourselves here."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from trivium.config.options import EngineOptions
+from trivium.engine.preview import PreviewRequest, preview
+from trivium.llm.llm import LLM
+from trivium.llm.params import SamplingParams
+from trivium.types.report import Report
+
+MIB = 1 << 20
+MOST_OFF = 0.05
+
+# Much cache for little arithmetic: two layers whose heads are far wider than what they read.
+WIDE_HEADS = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+HEAVY = {"hidden_size": 512, "intermediate_size": 8192, "num_hidden_layers": 8, "head_dim": 64}
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+SAMPLE = Case("a cache", options={"kv_cache_bytes": 256 * MIB, "max_num_seqs": 16})
+WHOLE_LIST = [
+    SAMPLE,
+    Case("a cache in int8", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 16, "kv_cache_dtype": "int8"}),
+    Case("a cache in float32", options={"kv_cache_bytes": 256 * MIB, "max_num_seqs": 16, "kv_cache_dtype": "float32"}),
+    Case("small blocks", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 8, "block_size": 4}),
+    Case("small steps", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 16, "max_num_batched_tokens": 64}),
+    Case("wide steps", {"intermediate_size": 8192, "head_dim": 32}, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 16}),
+    Case("heavy weights", HEAVY, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64}),
+    Case(
+        "heavy weights by the reference",
+        HEAVY,
+        {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64, "kernels": "reference"},
+    ),
+    Case("many long rows", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 256}),
+]
+
+
+def write_model(directory: Path, sizes: dict[str, Any]) -> None:
+    """With weights in a file, since a model without one is drawn anew in memory first."""
+    config = WIDE_HEADS | sizes
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"] * config["head_dim"]
+    shapes = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (config["vocab_size"], hidden),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        within = f"model.layers.{layer}"
+        shapes |= {
+            f"{within}.self_attn.q_proj.weight": (heads, hidden),
+            f"{within}.self_attn.k_proj.weight": (heads, hidden),
+            f"{within}.self_attn.v_proj.weight": (heads, hidden),
+            f"{within}.self_attn.o_proj.weight": (hidden, heads),
+            f"{within}.mlp.gate_proj.weight": (wide, hidden),
+            f"{within}.mlp.up_proj.weight": (wide, hidden),
+            f"{within}.mlp.down_proj.weight": (hidden, wide),
+            f"{within}.input_layernorm.weight": (hidden,),
+            f"{within}.post_attention_layernorm.weight": (hidden,),
+        }
+    torch.manual_seed(0)
+    save_file(
+        {name: (torch.randn(shape) * 0.02).to(torch.bfloat16) for name, shape in shapes.items()},
+        directory / "model.safetensors",
+    )
+
+
+def resident_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def fill(llm: LLM, report: Report) -> None:
+    """Every block of the cache, in steps as large as they may be."""
+    assert report.model is not None and report.room is not None
+    length = min(report.model.max_model_len - 16, 1000)
+    draw = random.Random(0)
+    prompts = [[draw.randrange(4000) for _ in range(length)] for _ in range(report.room.tokens // length + 1)]
+    llm.generate(prompts, SamplingParams(max_tokens=4, seed=1, top_p=0.9, presence_penalty=0.5))
+
+
+def check(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIVIUM_HOME", str(tmp_path / "home"))
+    write_model(tmp_path / "model", case.sizes)
+    options = {"device": "cpu", "num_threads": 1, "skip_tokenizer_init": True, "packed_cache_bytes": 0} | case.options
+    report = preview(PreviewRequest(EngineOptions(model=str(tmp_path / "model"), **options))).report
+    assert report.refusal is None
+    planned = sum(item.planned_bytes for item in report.memory)
+    with LLM(str(tmp_path / "model"), **options) as llm:
+        fill(llm, report)
+        assert llm.engine_pid is not None
+        used = resident_bytes(llm.engine_pid)
+    parts = ", ".join(f"{item.what} {item.planned_bytes // MIB}" for item in report.memory)
+    told = f"{case}: {planned / MIB:.0f} MiB planned ({parts}), {used / MIB:.0f} used: {planned / used - 1:+.1%}"
+    print(told)
+    assert abs(planned - used) <= MOST_OFF * used, told
+
+
+def test_memory_is_what_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(SAMPLE, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WHOLE_LIST, ids=str)
+def test_memory_is_what_was_said_of_many(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(case, tmp_path, monkeypatch)
