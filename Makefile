@@ -36,9 +36,11 @@ test-faults:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/python -m pytest -m faults -n 3
 
-# Mixed load, killed engines and overload, with their figures. SOAK_SECONDS, KILLS and OVERLOAD_SECONDS make it longer or shorter.
+# Mixed load, killed engines, overload, the server's clock beside a client's, and what tenants can tell of each other by the
+# clock, with their figures. SOAK_SECONDS, KILLS, OVERLOAD_SECONDS, CLOCK_REQUESTS and TENANT_PROBES make it longer or shorter.
 test-soak:
 	@$(PYTHON) tools/setup.py test
+	@$(BIN)/trivium pull smollm2
 	@$(BIN)/python -m pytest -m soak -s
 
 # The web page in a real browser, which is fetched where it is missing; `make test` does so only where it is there.

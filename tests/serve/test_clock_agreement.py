@@ -42,7 +42,9 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300 + 20 * CLOCK_REQUESTS)]
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[ServerProcess]:
     process = ServerProcess("smollm2")
-    watch(process.port, bodies(0)[:4], 2, 120)  # what is done once, at the first requests, holds up those that come with them
+    watch(
+        process.port, bodies(0)[:4], 2, 120
+    )  # what is done once, at the first requests, holds up those that come with them
     yield process
     assert process.stop() == 0
 

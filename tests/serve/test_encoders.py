@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -279,3 +280,18 @@ def test_a_scoring_model_makes_no_vectors_and_says_so(scorer: ServerProcess) -> 
     with scorer.openai() as client, pytest.raises(openai.BadRequestError) as caught:
         client.embeddings.create(model="scorer", input="hi")
     assert "scores pairs of texts (/v1/rerank, /v1/score), and makes no vectors" in json.dumps(caught.value.body)
+
+
+def test_an_encoder_tells_where_the_time_of_its_texts_went(minilm: ServerProcess) -> None:
+    request_id = f"texts-{uuid.uuid4().hex}"
+    body = {"model": "minilm", "input": TEXTS * 100}
+    assert minilm.post("/v1/embeddings", body, headers={"X-Request-Id": request_id}).status_code == 200
+
+    def look() -> dict[str, Any] | None:
+        found = minilm.get(f"/v1/requests/{request_id}")
+        return found.json()["account"] if found.status_code == 200 else None
+
+    account = wait_for(look, 20)
+    assert sum(account["causes"].values()) == pytest.approx(account["seconds"], rel=0.01)
+    assert account["causes"].keys() >= {"prompt", "own_texts"} and "engine" not in account["causes"]
+    assert account["num_sequences"] == len(TEXTS) * 100 and account["engine_seconds"] > 0

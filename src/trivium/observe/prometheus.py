@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -33,6 +34,19 @@ MODEL = "model_name"  # the label
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 REQUEST_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class _OfModel(Struct, frozen=True):
+    """What is counted often, by a model's name: found once, for the labels of a metric take longer than its counting."""
+
+    prompt_tokens: Counter
+    cached_tokens: Counter
+    encoded_texts: Counter
+    generated_tokens: Counter
+    first_token: Histogram
+    inter_token: Histogram
+    request_time: Histogram
+    engine_seconds: Counter
 
 
 class Metrics:
@@ -98,67 +112,67 @@ class Metrics:
         self._joules = counter(
             "request_joules", "Energy of requests that ended, where the machine's can be read", MODEL
         )
-        self._known: set[str] = set()
-        self._know("")  # requests that come to no model
+        self._models: dict[str, _OfModel] = {}
+        self._show("")  # requests that come to no model
 
         self._engine = EngineCollector()
         registry.register(self._engine)
         self._vllm_names = CollectorRegistry()
         self._vllm_names.register(VllmNames(registry.collect))
 
-    def _know(self, model: str) -> None:
+    def _show(self, model: str) -> None:
         """From now on its counters are shown, at 0 before the first of what they count."""
-        if model in self._known:
-            return
-        self._known.add(model)
         for end in RequestEnd:
             self._ended.labels(end, model)
         for cause in MEANINGS:
             self._causes.labels(cause, model)
         for met in ("yes", "no"):
             self._slo_requests.labels(met, model)
-        if not model:
-            return
-        for reason in ("stop", "length"):
-            self._sequences.labels(reason, model)
-        for metric in (
-            self._prompt_tokens,
-            self._cached_tokens,
-            self._encoded_texts,
-            self._generated_tokens,
-            self._first_token,
-            self._inter_token,
-            self._request_time,
-            self._engine_seconds,
-        ):
-            metric.labels(model)
+
+    def _of(self, model: str) -> _OfModel:
+        found = self._models.get(model)
+        if found is None:
+            self._show(model)
+            for reason in ("stop", "length"):
+                self._sequences.labels(reason, model)
+            found = self._models[model] = _OfModel(
+                prompt_tokens=self._prompt_tokens.labels(model),
+                cached_tokens=self._cached_tokens.labels(model),
+                encoded_texts=self._encoded_texts.labels(model),
+                generated_tokens=self._generated_tokens.labels(model),
+                first_token=self._first_token.labels(model),
+                inter_token=self._inter_token.labels(model),
+                request_time=self._request_time.labels(model),
+                engine_seconds=self._engine_seconds.labels(model),
+            )
+        return found
 
     def on_event(self, event: Event) -> None:
         fault_point("observe.metrics")
         match event:
-            case TokensGenerated(model=model):
-                self._generated_tokens.labels(model).inc(event.count)
-            case TokensHanded(model=model):
-                waits = self._inter_token.labels(model)
+            case TokensGenerated():
+                self._of(event.model).generated_tokens.inc(event.count)
+            case TokensHanded():
+                waits = self._of(event.model).inter_token
                 for _ in range(event.count):
                     waits.observe(event.seconds / event.count)
             case RequestReceived():
                 self._received.inc()
-            case PromptComputed(model=model):
-                self._prompt_tokens.labels(model).inc(event.num_prompt_tokens)
-                self._cached_tokens.labels(model).inc(event.num_cached_tokens)
-            case FirstToken(model=model):
-                self._first_token.labels(model).observe(event.seconds)
-            case TextEncoded(model=model):
-                self._encoded_texts.labels(model).inc()
-                self._prompt_tokens.labels(model).inc(event.num_tokens)
-                self._cached_tokens.labels(model).inc(event.num_cached_tokens)
-            case SequenceEnded(model=model):
-                self._sequences.labels(event.reason, model).inc()
+            case PromptComputed():
+                self._of(event.model).prompt_tokens.inc(event.num_prompt_tokens)
+                self._of(event.model).cached_tokens.inc(event.num_cached_tokens)
+            case FirstToken():
+                self._of(event.model).first_token.observe(event.seconds)
+            case TextEncoded():
+                self._of(event.model).encoded_texts.inc()
+                self._of(event.model).prompt_tokens.inc(event.num_tokens)
+                self._of(event.model).cached_tokens.inc(event.num_cached_tokens)
+            case SequenceEnded():
+                self._sequences.labels(event.reason, event.model).inc()
             case RequestEnded():
                 self._take_end(event)
             case EngineSample():
-                self._know(event.model)
+                self._of(event.model)
                 self._engine.samples[event.model] = event
 
     def _take_end(self, event: RequestEnded) -> None:
@@ -170,9 +184,9 @@ class Metrics:
         for cause, seconds in account.causes.items():
             self._causes.labels(cause, model).inc(max(seconds, 0.0))
         if account.engine_seconds:
-            self._engine_seconds.labels(model).inc(account.engine_seconds)
+            self._of(model).engine_seconds.inc(account.engine_seconds)
         if event.end is RequestEnd.COMPLETE:
-            self._request_time.labels(model).observe(account.seconds)
+            self._of(model).request_time.observe(account.seconds)
         if (cost := account.cost) is not None:
             if cost.amount is not None:
                 self._cost.labels(cost.currency, model).inc(cost.amount)

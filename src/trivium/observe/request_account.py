@@ -162,10 +162,18 @@ def _take_off(causes: dict[str, float], seconds: float) -> None:
 def sentences(account: RequestAccount) -> list[str]:
     """The account for people: the largest cause first."""
     lines = [f"{account.seconds:.3f} s from the first byte to the last; it ended {account.end}."]
+    if account.time_to_first_token is not None:
+        lines.append(f"{account.time_to_first_token:.3f} s to the first token{_between(account)}.")
     for cause, seconds in sorted(account.causes.items(), key=lambda item: -item[1]):
         share = seconds / account.seconds if account.seconds else 0.0
         lines.append(f"{seconds:8.3f} s {share:5.1%}  {MEANINGS[cause]}{_detail(account, cause)}")
     return lines
+
+
+def _between(account: RequestAccount) -> str:
+    if account.inter_token_latency is None:
+        return ""
+    return f", then {account.inter_token_latency * 1000:.1f} ms from one to the next in the mean"
 
 
 def _detail(account: RequestAccount, cause: str) -> str:

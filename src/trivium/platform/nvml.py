@@ -50,26 +50,63 @@ class _Process(ctypes.Structure):
 def visible_gpus() -> list[Gpu]:
     """In the order in which torch numbers them: that of CUDA_VISIBLE_DEVICES where it is set, by bus address else."""
     with _library() as library:
-        count = ctypes.c_uint()
-        _check(library, library.nvmlDeviceGetCount_v2(ctypes.byref(count)), "count the GPUs")
-        handles = [_handle(library, index) for index in range(count.value)]
-        chosen = _chosen(os.environ.get("CUDA_VISIBLE_DEVICES"), [_uuid(library, handle) for handle in handles])
         driver = _text(library, library.nvmlSystemGetDriverVersion)
-        return [_gpu(library, handles[place], index, driver) for index, place in enumerate(chosen)]
+        return [_gpu(library, handle, index, driver) for index, handle in enumerate(_visible(library))]
 
 
-@contextmanager
-def _library() -> Iterator[ctypes.CDLL]:
+class GpuEnergy:
+    """Of the GPUs that this process may see, all together. The library stays open, for it takes long to start."""
+
+    def __init__(self) -> None:
+        """Raises NvmlError where it cannot be read."""
+        self._library = _started()
+        self._handles = _visible(self._library)
+        if not self._handles:
+            raise NvmlError("no GPU may be seen")
+        self._joules()
+
+    def read(self) -> float | None:
+        """Joules since the driver was loaded; None: they cannot be read any more."""
+        try:
+            return self._joules()
+        except NvmlError:
+            return None
+
+    def _joules(self) -> float:
+        total, millijoules = 0, ctypes.c_ulonglong()
+        for handle in self._handles:
+            code = self._library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
+            _check(self._library, code, "read the energy")
+            total += millijoules.value
+        return total / 1000
+
+
+def _started() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         raise NvmlError(f"{LIBRARY}, which comes with NVIDIA's driver, is not here") from error
     library.nvmlErrorString.restype = ctypes.c_char_p
     _check(library, library.nvmlInit_v2(), "start NVIDIA's management library")
+    return library
+
+
+@contextmanager
+def _library() -> Iterator[ctypes.CDLL]:
+    library = _started()
     try:
         yield library
     finally:
         library.nvmlShutdown()
+
+
+def _visible(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
+    """In the order of `visible_gpus`."""
+    count = ctypes.c_uint()
+    _check(library, library.nvmlDeviceGetCount_v2(ctypes.byref(count)), "count the GPUs")
+    handles = [_handle(library, index) for index in range(count.value)]
+    chosen = _chosen(os.environ.get("CUDA_VISIBLE_DEVICES"), [_uuid(library, handle) for handle in handles])
+    return [handles[place] for place in chosen]
 
 
 def _check(library: ctypes.CDLL, code: int, what: str) -> None:

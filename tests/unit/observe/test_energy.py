@@ -35,6 +35,16 @@ def test_a_counter_that_begins_again_loses_nothing(tmp_path: Path) -> None:
     assert meter.read() == pytest.approx(1.5)
 
 
+def test_what_gpus_have_used_is_added_and_may_be_all_that_is_known(tmp_path: Path) -> None:
+    zone, used = package(tmp_path, 0, 1_000_000), 700.0
+    both, alone = EnergyMeter(tmp_path, lambda: used), EnergyMeter(tmp_path / "nowhere", lambda: used)
+    used = 702.5
+    (zone / "energy_uj").write_text("2000000\n")
+    assert both.read() == pytest.approx(3.5) and alone.read() == pytest.approx(2.5)
+    gone = EnergyMeter(tmp_path, lambda: None)
+    assert gone.read() is None and "GPUs" in gone.why_not
+
+
 def test_where_energy_cannot_be_read_it_is_said_why(tmp_path: Path) -> None:
     meter = EnergyMeter(tmp_path / "nowhere")
     assert meter.read() is None and "nowhere" in meter.why_not

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from trivium.observe.request_account import SequenceGroup, account_for, sentences
 from trivium.observe.request_end import RequestEnd
@@ -16,7 +17,9 @@ def test_of_several_sequences_the_last_to_end_tells_the_causes() -> None:
     assert account.causes == {"receiving": 1.0, "queued": 3.0, "decode": 1.0, "answering": 1.0, "client": 1.0}
     assert sum(account.causes.values()) == account.seconds == 7.0
     assert (account.num_sequences, account.mean_batch) == (2, 1.0)
+    account = replace(account, time_to_first_token=0.25, inter_token_latency=0.0125)
     told = "\n".join(sentences(account))
+    assert "0.250 s to the first token, then 12.5 ms from one to the next in the mean." in told
     assert "a free row was wanting, and 7 sequences were before it" in told
     assert told.index("waiting for room") < told.index("decoding"), "the largest cause comes first"
 
