@@ -55,7 +55,7 @@ class RequestTimes:
         return self._request_id
 
     def add(self, model: str, notes: EngineNotes) -> None:
-        """`model`: the name of the one that was asked."""
+        """`model`: the name of the one that they were handed to."""
         self.model = model
         self._notes.append(notes)
 

@@ -12,6 +12,7 @@ from trivium.serve.disconnect import unless_client_goes
 from trivium.serve.errors import ApiError
 from trivium.serve.models.offers import LATEST, Offer
 from trivium.serve.models.served import ServedModel
+from trivium.serve.request_times import current_request
 from trivium.serve.state import ServerState
 from trivium.types.errors import NoSuchModelError
 
@@ -26,9 +27,11 @@ async def leased(state: ServerState, request: Request, offer: Offer, keep_alive:
     leases: AsyncExitStack = request.state.leases
     entering = leases.enter_async_context(state.models.lease(offer, keep_alive))
     berth = state.models.berth_of(offer.name)
-    if berth is not None and not berth.is_loading:
-        return await entering  # at once
-    return await unless_client_goes(request.receive, entering)
+    is_there = berth is not None and not berth.is_loading
+    model = await (entering if is_there else unless_client_goes(request.receive, entering))
+    if (times := current_request()) is not None:
+        times.model = model.name
+    return model
 
 
 async def offer_for(state: ServerState, request: Request, name: str | None) -> Offer:
