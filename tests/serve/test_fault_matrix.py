@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fault_traffic import MIXED
 from faulty_server import ELSEWHERE, FaultyServer, action_for, faulty_server, kinds_for
+from fleet_server import FleetServer
 from server_process import wait_for
 
 from trivium.faults import POINTS, FaultPoint, Hits
@@ -24,6 +25,7 @@ IDLE_SECONDS = 0.6  # two looks at the engine, and its own figures once
 SURVIVED = [point for point in POINTS if point.hits is not Hits.PROCESS and point.name not in ELSEWHERE]
 
 ENDING = [point for point in POINTS if point.hits is Hits.PROCESS]
+OF_FLEETS = [point for point in POINTS if ELSEWHERE.get(point.name) == "serve/test_fleet_faults.py"]
 AT_A_START = ("client.spawn", "model.load")  # reached when an engine that was killed is started again
 
 
@@ -52,6 +54,35 @@ def test_an_engine_that_fails_in_any_state_is_started_again(
     """Each on a server of its own: one whose engine dies too often in a minute is given up."""
     with faulty_server(tiny_model, tmp_path) as server:
         let_loose(server, point, STATES[state], lasts, kills=point.name in AT_A_START)
+
+
+@pytest.fixture(scope="module")
+def fleet(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetServer]:
+    fleet = FleetServer(tiny_model, tmp_path_factory.mktemp("fleet"))
+    yield fleet
+    assert fleet.process.stop() == 0
+
+
+@pytest.mark.parametrize("action", ["raise", "os_error"])
+@pytest.mark.parametrize("point", OF_FLEETS, ids=[point.name for point in OF_FLEETS])
+def test_a_fault_that_lasts_where_models_come_and_go_does_not_reach_the_one_that_stays(
+    fleet: FleetServer, point: FaultPoint, action: str
+) -> None:
+    fleet.plan.arm({"point": point.name, "action": action, "seconds": LONG_SECONDS})
+    ends = time.monotonic() + LONG_SECONDS
+    while time.monotonic() < ends:
+        fleet.hang_up("read again")
+        for name in ("ant", "bee"):
+            answer = fleet.ask(name)
+            if answer.status_code == 200:
+                assert answer.json()["choices"] == fleet.right
+            else:
+                assert answer.json()["error"]["code"] in ("internal_error", "model_load_failed", "no_room_for_model")
+        fleet.check_well()
+    fleet.plan.disarm()
+    for name in ("ant", "bee"):
+        assert fleet.ask(name).json()["choices"] == fleet.right
+    fleet.check_alone()
 
 
 def let_loose(faulty: FaultyServer, point: FaultPoint, kinds: tuple[str, ...], lasts: str, kills: bool = False) -> None:

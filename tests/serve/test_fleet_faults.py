@@ -3,103 +3,32 @@ asked for what failed is told so; the models in memory answer to the bit as befo
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import ollama
 import pytest
-import trustme
-from fault_plan import FaultPlan
-from server_process import ServerProcess, wait_for
-
-from trivium.serve.models.sizes import PROCESS_BYTES
-from trivium.store import ModelStore
-
-KV_BYTES = 4 << 20  # of each engine
-CHAT = "/v1/chat/completions"
-KEYS = '[[key]]\nname = "first"\nkey = "first-secret"\nadmin = true\n'
-MORE_KEYS = KEYS + '[[key]]\nname = "second"\nkey = "second-secret"\n'
-FIRST, SECOND = {"authorization": "Bearer first-secret"}, {"authorization": "Bearer second-secret"}
-
-
-class Fleet:
-    """One model stays; there is room for one of those in the store."""
-
-    def __init__(self, tiny_model: Path, directory: Path) -> None:
-        self.plan = FaultPlan(directory)
-        self.store = ModelStore(directory / "home")
-        for name in ("ant", "bee"):
-            self.store.pull(str(tiny_model), name=name)
-        self.keys, self.log = directory / "keys.toml", directory / "access.log"
-        self.keys.write_text(KEYS)
-        self.keys.chmod(0o600)
-        issued = trustme.CA().issue_cert("127.0.0.1", "localhost")
-        certificate = directory / "cert.pem"
-        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
-        size = sum(file.stat().st_size for file in tiny_model.iterdir())
-        budget = 2 * (PROCESS_BYTES + KV_BYTES + size) + (1 << 20)
-        self.process = ServerProcess(
-            f"house={tiny_model}",
-            *("--dtype", "float32", "--kv-cache-bytes", str(KV_BYTES), "--memory-budget", str(budget)),
-            *("--models-on-demand", "all", "--api-key-file", str(self.keys), "--tls-cert", str(certificate)),
-            *("--access-log", str(self.log), "--limit", "model_wait_seconds=20"),
-            environment={**self.plan.environment, "TRIVIUM_HOME": str(self.store.root)},
-            headers=FIRST,
-            verify=False,
-        )
-        self.engine = self.process.engine_pid  # of the model that stays
-        self.right = self.ask("house").json()["choices"]
-
-    def ask(self, model: str, **options: Any) -> httpx.Response:
-        body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "temperature": 0}
-        return self.process.post(CHAT, body, **options)
-
-    def unload(self, model: str) -> httpx.Response:
-        return self.process.post("/api/generate", {"model": model, "keep_alive": 0})
-
-    def loaded(self) -> set[str]:
-        return {one["name"].removesuffix(":latest") for one in self.process.get("/api/ps").json()["models"]}
-
-    def engines(self) -> set[int]:
-        children = Path(f"/proc/{self.process.process.pid}/task").glob("*/children")
-        return {int(pid) for path in children for pid in path.read_text().split()}
-
-    def hang_up(self, told: str) -> None:
-        before = self.process.log.count(told)
-        os.kill(self.process.process.pid, signal.SIGHUP)
-        wait_for(lambda: self.process.log.count(told) > before or None, 30)
-
-    def check_well(self) -> None:
-        """The model that stays has noticed nothing."""
-        assert self.process.process.poll() is None
-        assert self.ask("house").json()["choices"] == self.right
-        assert self.engine in self.engines()
+from fleet_server import FIRST, KEYS, MORE_KEYS, SECOND, FleetServer
+from server_process import wait_for
 
 
 @pytest.fixture(scope="module")
-def the_fleet(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    fleet = Fleet(tiny_model, tmp_path_factory.mktemp("fleet"))
+def the_fleet(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetServer]:
+    fleet = FleetServer(tiny_model, tmp_path_factory.mktemp("fleet"))
     yield fleet
     assert fleet.process.stop() == 0
 
 
 @pytest.fixture
-def fleet(the_fleet: Fleet) -> Iterator[Fleet]:
+def fleet(the_fleet: FleetServer) -> Iterator[FleetServer]:
     """As it was at the start, before and after."""
     yield the_fleet
     the_fleet.plan.disarm()
-    for name in the_fleet.loaded() - {"house"}:
-        the_fleet.unload(name)
-    wait_for(lambda: the_fleet.engines() == {the_fleet.engine} or None, 30)
-    the_fleet.check_well()
+    the_fleet.check_alone()
 
 
 @pytest.mark.parametrize("action", ["raise", "os_error"])
-def test_keys_that_cannot_be_read_again_stay_as_they_were(fleet: Fleet, action: str) -> None:
+def test_keys_that_cannot_be_read_again_stay_as_they_were(fleet: FleetServer, action: str) -> None:
     fleet.keys.write_text(MORE_KEYS)
     fleet.plan.arm({"point": "access.read_keys", "action": action})
     fleet.hang_up("not read again")
@@ -115,7 +44,7 @@ def test_keys_that_cannot_be_read_again_stay_as_they_were(fleet: Fleet, action: 
 @pytest.mark.parametrize("point", ["access.read_certificate", "access.reopen_log"])
 @pytest.mark.parametrize("action", ["raise", "os_error"])
 def test_a_certificate_or_log_that_cannot_be_taken_up_again_stays_as_it_was(
-    fleet: Fleet, point: str, action: str
+    fleet: FleetServer, point: str, action: str
 ) -> None:
     fleet.plan.arm({"point": point, "action": action})
     fleet.hang_up("not read again")
@@ -128,7 +57,7 @@ def test_a_certificate_or_log_that_cannot_be_taken_up_again_stays_as_it_was(
 
 @pytest.mark.parametrize(("action", "code"), [("raise", "internal_error"), ("os_error", "model_load_failed")])
 def test_a_model_whose_manifest_cannot_be_read_is_not_taken_for_one_that_is_not_there(
-    fleet: Fleet, action: str, code: str
+    fleet: FleetServer, action: str, code: str
 ) -> None:
     fleet.plan.arm({"point": "store.read_manifest", "action": action})
     failed = fleet.ask("ant")
@@ -138,7 +67,7 @@ def test_a_model_whose_manifest_cannot_be_read_is_not_taken_for_one_that_is_not_
     assert fleet.ask("ant").json()["choices"] == fleet.right
 
 
-def test_a_damaged_model_does_not_keep_the_others_from_being_listed(fleet: Fleet) -> None:
+def test_a_damaged_model_does_not_keep_the_others_from_being_listed(fleet: FleetServer) -> None:
     fleet.plan.arm({"point": "store.read_manifest", "action": "os_error"})
     listed = {model["id"] for model in fleet.process.get("/v1/models").json()["data"]}
     assert fleet.plan.fired() == ["store.read_manifest"]
@@ -148,7 +77,9 @@ def test_a_damaged_model_does_not_keep_the_others_from_being_listed(fleet: Fleet
 
 @pytest.mark.parametrize("point", ["store.write_file", "store.read_file", "store.write_manifest"])
 @pytest.mark.parametrize("action", ["raise", "os_error"])
-def test_a_model_that_cannot_be_stored_leaves_nothing(fleet: Fleet, tiny_model: Path, point: str, action: str) -> None:
+def test_a_model_that_cannot_be_stored_leaves_nothing(
+    fleet: FleetServer, tiny_model: Path, point: str, action: str
+) -> None:
     client = ollama.Client(fleet.process.url, headers=FIRST, verify=False)
     files = {path.name: client.create_blob(path) for path in tiny_model.iterdir() if path.is_file()}
     fleet.plan.arm({"point": point, "action": action})
@@ -164,7 +95,7 @@ def test_a_model_that_cannot_be_stored_leaves_nothing(fleet: Fleet, tiny_model: 
 
 
 @pytest.mark.parametrize("action", ["raise", "os_error", "memory"])
-def test_a_load_that_fails_is_told_and_the_next_one_goes_well(fleet: Fleet, action: str) -> None:
+def test_a_load_that_fails_is_told_and_the_next_one_goes_well(fleet: FleetServer, action: str) -> None:
     fleet.plan.arm({"point": "fleet.load", "action": action})
     failed = fleet.ask("ant")
     assert (failed.status_code, failed.json()["error"]["code"]) == (500, "model_load_failed")
@@ -173,7 +104,7 @@ def test_a_load_that_fails_is_told_and_the_next_one_goes_well(fleet: Fleet, acti
     assert fleet.ask("ant").json()["choices"] == fleet.right
 
 
-def test_room_that_cannot_be_made_costs_only_who_needs_it(fleet: Fleet) -> None:
+def test_room_that_cannot_be_made_costs_only_who_needs_it(fleet: FleetServer) -> None:
     assert fleet.ask("ant").status_code == 200
     fleet.plan.arm({"point": "fleet.evict"})
     failed = fleet.ask("bee")
@@ -184,7 +115,7 @@ def test_room_that_cannot_be_made_costs_only_who_needs_it(fleet: Fleet) -> None:
     assert fleet.loaded() == {"house", "bee"}
 
 
-def test_a_model_that_goes_goes_also_where_its_end_fails_at_first(fleet: Fleet) -> None:
+def test_a_model_that_goes_goes_also_where_its_end_fails_at_first(fleet: FleetServer) -> None:
     assert fleet.ask("ant").status_code == 200
     (engine,) = fleet.engines() - {fleet.engine}
     fleet.plan.arm({"point": "fleet.let_go"})
@@ -194,7 +125,7 @@ def test_a_model_that_goes_goes_also_where_its_end_fails_at_first(fleet: Fleet) 
     assert fleet.ask("bee").status_code == 200, "its memory was given back"
 
 
-def test_a_look_that_fails_does_not_keep_models_whose_time_is_over(fleet: Fleet) -> None:
+def test_a_look_that_fails_does_not_keep_models_whose_time_is_over(fleet: FleetServer) -> None:
     fleet.plan.arm({"point": "fleet.watch"})
     body = {"model": "ant", "prompt": "a", "stream": False, "options": {"num_predict": 1}, "keep_alive": "1s"}
     assert fleet.process.post("/api/generate", body).status_code == 200
