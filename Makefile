@@ -29,7 +29,7 @@ lint:
 test-slow:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/trivium pull smollm2
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow --timeout 1800
 
 # Every fault point in every state of the server, once and for five seconds: a quarter of an hour, most of it waiting.
 test-faults:

@@ -22,6 +22,7 @@ class RowChanges:
         self.advanced: list[RowAdvance] = []
         self.problems: dict[int, RowProblem] = {}  # of rows held
         self.awaited: dict[int, Asked] = {}  # by row: which mask of it has not come
+        self._heard_at = 0.0  # when masks came last, in seconds of CLOCK_MONOTONIC
 
     def __bool__(self) -> bool:
         return bool(self.closed or self.opened or self.advanced)
@@ -50,8 +51,13 @@ class RowChanges:
         self.awaited |= dict.fromkeys(changed, Asked(number, now))
         self.closed, self.opened, self.advanced = [], {}, []
 
-    def answered(self, number: int, rows: Sequence[int], problems: Sequence[RowProblem]) -> None:
+    def silent_seconds(self, now: float) -> float:
+        """For which masks are awaited and none came. Who has many to fill on a busy machine is late, but not silent."""
+        return now - max(self._heard_at, min((asked.at for asked in self.awaited.values()), default=now))
+
+    def answered(self, number: int, rows: Sequence[int], problems: Sequence[RowProblem], now: float) -> None:
         """A row that was given to another since awaits a later number."""
+        self._heard_at = now
         mine = {row for row in rows if row in self.awaited and self.awaited[row].number == number}
         self.problems |= {problem.row: problem for problem in problems if problem.row in mine}
         for row in mine:

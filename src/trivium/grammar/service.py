@@ -178,7 +178,7 @@ class GrammarService:
         fault_point("grammar.masks")
         began = now = time.monotonic()
         while late := self._rows.awaited.keys() & set(rows):
-            if now - min(asked.at for asked in self._rows.awaited.values()) > self._limits.answer_seconds:
+            if self._rows.silent_seconds(now) > self._limits.answer_seconds:
                 self._lose(f"the grammar process gave no answer within {self._limits.answer_seconds:g} s")
                 continue
             may_go_on = not is_idle or len(late) < len(rows)
@@ -247,7 +247,7 @@ class GrammarService:
                 else:
                     preparation.compiled = compiled
             case RowsUpdated(number, rows, problems):
-                self._rows.answered(number, rows, problems)
+                self._rows.answered(number, rows, problems, time.monotonic())
 
     # What the process has
 
