@@ -13,7 +13,7 @@ from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
-from trivium.types.errors import ModelFileError, TriviumError
+from trivium.types.errors import DeviceUnfitError, ModelFileError, TriviumError
 from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.kv import KVSpec, group_layers
@@ -22,6 +22,7 @@ from trivium.types.start_progress import StartProgress, StartStage, TellProgress
 from trivium.types.step import RowFailure, RowStart, SampledRow, Step, StepResult
 
 VOCAB_SIZE = 256
+UNFIT_DEVICE = 250  # a prompt that begins with it: no process can use the device any more
 BAD_ROW = 251  # a prompt that begins with it: the row fails
 BAD_STEP = 252  # … the whole step raises
 BAD_ADD = 253  # … the request cannot be taken in
@@ -111,6 +112,8 @@ class EchoCore:
         for work in step.work:
             start = self._rows[work.row]
             match start.tokens[0]:
+                case 250:
+                    raise DeviceUnfitError("the memory is broken")
                 case 251:
                     failures.append(RowFailure(work.row, "logits are not numbers"))
                 case 252:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from echo_client import echo_client, request, tokens_of
-from echo_core import BAD_ADD, BAD_ROW, BAD_STEP, HARD_EXIT, next_token
+from echo_core import BAD_ADD, BAD_ROW, BAD_STEP, HARD_EXIT, UNFIT_DEVICE, next_token
 
 from trivium.engine.client import EngineClient, EngineState, Supervision, ready_ended_or_silent
 from trivium.types.delta import FinishReason
@@ -205,6 +205,17 @@ def test_a_failed_step_ends_its_requests_with_the_reason_and_the_engine_comes_ba
         with pytest.raises(EngineDeadError, match="the device is on fire"):
             await tokens_of(client, request("r", prompt=(BAD_STEP,)))
         assert await tokens_of(client, request("r")) == {0: echoed("r", 0, 3, 20)}
+
+    with_client(work)
+
+
+def test_a_device_that_no_process_can_use_is_not_tried_again() -> None:
+    async def work(client: EngineClient) -> None:
+        with pytest.raises(EngineDeadError, match="the memory is broken"):
+            await tokens_of(client, request("r", prompt=(UNFIT_DEVICE,)))
+        with pytest.raises(EngineDeadError, match="the memory is broken"):
+            await client.submit(request("s"))
+        assert (client.state, client.num_restarts) == (EngineState.DEAD, 0)
 
     with_client(work)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,6 +69,8 @@ def ops_of(lie: str) -> Any:
         case "a replay that is wrong of this model":
             stale = replace(mine, capture=lambda work: lambda: None if PRESSURE.is_on else work())
             return replace(stale, compiles_at_first_use=True)
+        case "an error that passes" | "a device that is lost" | "a device that is gone":
+            return replace(mine, rms_norm=partial(_failing, lie))
         case "something else for ops":
             return {"linear": linear.reference}
     return None
@@ -124,6 +127,21 @@ def _raises_under_pressure(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _no_numbers_under_pressure(gate: Tensor, up: Tensor, activation: Any) -> Tensor:
     return gated.reference(gate, up, activation) * (float("nan") if PRESSURE.is_on else 1.0)
+
+
+# As liar_platform says what is to be done of each.
+ERRORS = {
+    "an error that passes": "EZ1001: the bus was busy",
+    "a device that is lost": "107030: the context is lost",
+    "a device that is gone": "ECC: an error that cannot be corrected",
+}
+
+
+def _failing(lie: str, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if PRESSURE.is_on:
+        PRESSURE.is_on = lie != "an error that passes"
+        raise RuntimeError(ERRORS[lie])
+    return rms_norm.reference(x, weight, eps)
 
 
 def _aborting(ops: Ops) -> Any:

@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec import structs
 
-from trivium.platform.contract import Detection, DetectionState, PlatformLimits, Variable, declared
+from trivium.platform.contract import Detection, DetectionState, ErrorAction, PlatformLimits, Variable, declared
 from trivium.platform.cpu import CpuPlatform
 from trivium.types.decisions import Adjust
 
 VARIABLE = "TRIVIUM_LIAR_LIE"
+TAKEN = "LIAR_DEVICE_TAKEN_BY"  # set in the process that opened it
 
 
 def the_lie() -> str:
@@ -33,6 +34,8 @@ class LiarPlatform(CpuPlatform):
         return structs.replace(super().static(), env=env)
 
     def detect(self) -> Detection:
+        if the_lie() == "a device that is taken when it is looked for":
+            os.environ[TAKEN] = str(os.getpid())
         return Detection(DetectionState.PRESENT, "the best chip there is")
 
     def capabilities(self) -> Any:
@@ -67,6 +70,16 @@ class LiarPlatform(CpuPlatform):
             case "a silent change":
                 return (Adjust("max_num_seqs", wish.max_num_seqs, 1, "that is what we tested"),)
         return ()
+
+    def running(self) -> Any:
+        errors = (
+            ErrorAction("EZ1001", "retry", "the bus was busy"),
+            ErrorAction("107030", "restart", "the device's context is lost"),
+            ErrorAction("ECC", "drain", "its memory is broken"),
+        )
+        if the_lie() == "a reaction that is none":
+            errors = (ErrorAction("EZ9999", "pray", "nobody knows"),)
+        return structs.replace(super().running(), errors=declared(errors, "this file"))
 
     def make_ops(self, wish: Any, num_threads: int) -> Any:
         from liar_ops import ops_of

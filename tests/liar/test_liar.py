@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
-from typing import Any
 
 import liar_ops
 import liar_platform
 import pytest
-from plugin_files import write_metadata
+from liar_engine import finish, options, submit
 
-from trivium.config.options import EngineOptions
 from trivium.engine.core import EngineCore
 from trivium.engine.examine import foresee
 from trivium.engine.preview import PreviewRequest
@@ -19,23 +17,6 @@ from trivium.engine.trial import TrialRequest, Verdict, try_rung
 from trivium.platform.select import select_platform
 from trivium.types.decisions import Wish
 from trivium.types.errors import ConfigError, InvalidRequestError
-from trivium.types.request import Request, Sampling, Stopping
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "rope_theta": 10000.0,
-    "torch_dtype": "float32",
-    "tie_word_embeddings": False,
-}
 
 # Before the engine starts, in the process that asks first.
 REFUSED = {
@@ -67,46 +48,6 @@ DEMOTED = {
 }
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With the liar installed."""
-    write_metadata(tmp_path / "site", "trivium-platform-liar", "0.1", {"liar": "liar_platform:make"})
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr(liar_ops.PRESSURE, "is_on", False)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    return tmp_path / "model"
-
-
-def options(model: Path, device: str = "liar", **values: Any) -> EngineOptions:
-    given = {"load_format": "dummy", "seed": 1, "num_threads": 1, "max_num_seqs": 4, "dtype": "float32"} | values
-    return EngineOptions(model=str(model), device=device, **given)
-
-
-def submit(core: EngineCore, name: str, prompt: range) -> None:
-    core.add(Request(name, tuple(prompt), Sampling(seed=0, temperature=0.0), Stopping(max_tokens=6), arrival=0.0))
-
-
-def finish(core: EngineCore) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Tokens, and errors, by request."""
-    tokens: dict[str, list[int]] = {}
-    errors: dict[str, str] = {}
-    while core.has_work:
-        for delta in core.step():
-            tokens.setdefault(delta.request_id, []).extend(delta.tokens)
-            if delta.error is not None:
-                errors[delta.request_id] = delta.error
-    core.assert_balanced()
-    return tokens, errors
-
-
-@pytest.fixture
-def right_tokens(model: Path) -> list[int]:
-    core = EngineCore(options(model, "cpu", kernels="reference"))
-    submit(core, "r", range(3, 21))
-    return finish(core)[0]["r"]
-
-
 def test_without_a_lie_it_runs(model: Path, right_tokens: list[int]) -> None:
     core = EngineCore(options(model, kernels="reference"))
     submit(core, "r", range(3, 21))
@@ -130,6 +71,19 @@ def test_a_liar_does_not_keep_others_from_running(model: Path, monkeypatch: pyte
     selection = select_platform("auto")
     assert selection.platform.name in ("cpu", "cuda")
     assert [one.detection.state for one in selection.considered if one.name == "liar"] == ["broken"]
+
+
+def test_a_device_that_is_taken_by_looking_for_it_is_taken_in_another_process(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who only looks must be able to leave it, and to start others that take it."""
+    monkeypatch.setenv(liar_platform.VARIABLE, "a device that is taken when it is looked for")
+    monkeypatch.delenv(liar_platform.TAKEN, raising=False)
+    for device in ("auto", "liar"):
+        assert select_platform(device).platform.name == "liar"
+        assert liar_platform.TAKEN not in os.environ
+    liar_platform.LiarPlatform().detect()
+    assert os.environ.pop(liar_platform.TAKEN) == str(os.getpid()), "the lie is told"
 
 
 @pytest.mark.parametrize("lie", DEMOTED)

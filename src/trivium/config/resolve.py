@@ -120,10 +120,13 @@ def _resolve_kv_dtype(
     return kv_dtypes[0]
 
 
+def default_batched_tokens(capabilities: Capabilities) -> int:
+    return DEFAULT_BATCHED_TOKENS_DEDICATED if capabilities.memory_is_dedicated else DEFAULT_BATCHED_TOKENS
+
+
 def _batched_tokens(options: EngineOptions, capabilities: Capabilities, settlement: Settlement) -> int:
-    default = DEFAULT_BATCHED_TOKENS_DEDICATED if capabilities.memory_is_dedicated else DEFAULT_BATCHED_TOKENS
     if options.max_num_batched_tokens is None:
-        return max(default, options.max_num_seqs)
+        return max(default_batched_tokens(capabilities), options.max_num_seqs)
     if options.max_num_batched_tokens < options.max_num_seqs:
         reason = (
             f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "

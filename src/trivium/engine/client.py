@@ -119,6 +119,7 @@ class EngineClient:
         self.malformed_frames = 0
         self.num_restarts = 0
         self._has_served = False  # in its present life
+        self._is_unfit = False  # the device, for any process
 
     # Life
 
@@ -266,7 +267,7 @@ class EngineClient:
             self._has_served = False
             error = await self._live()
             num_failed_starts = 0 if self._has_served else num_failed_starts + 1
-            if self._state in (EngineState.DRAINING, EngineState.DEAD) or self._card is None:
+            if self._state in (EngineState.DRAINING, EngineState.DEAD) or self._card is None or self._is_unfit:
                 return self._die(error)
             now = time.monotonic()
             deaths.append(now)
@@ -380,8 +381,9 @@ class EngineClient:
             case StartFailed(report):
                 child.ready.set_exception(restore_error(report))
                 child.send(Shutdown())
-            case Fault(text):
+            case Fault(text, is_final):
                 child.last_words = text
+                self._is_unfit = is_final
                 child.send(Shutdown())
             case Drained():
                 child.last_words = "the engine was drained"

@@ -28,6 +28,7 @@ from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model
 from trivium.models.spec import ModelSpec
+from trivium.platform.known_errors import Reaction
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.schedule.snapshot import Snapshot
@@ -74,7 +75,7 @@ class EngineCore:
         block_size, shadow = self.config.kv.block_size, self._descent.shadow
         self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
-        self._failures = StepFailures()
+        self._failures = StepFailures(plan.ground.known_errors)
         limits = SchedulerLimits(
             max_rows=options.max_num_seqs,
             max_batch_tokens=self.config.max_batched_tokens,
@@ -140,7 +141,7 @@ class EngineCore:
                 continue
             except Exception as error:
                 log.exception("%s could not be queued", request.id)
-                self._antechamber.refuse(request, RequestFailedError(what_happened(error)))
+                self._antechamber.refuse(request, RequestFailedError(what_happened(type(error).__name__)))
                 continue
             for index in visitor.cancelled:
                 self._scheduler.cancel(request.id, index, time.monotonic())
@@ -194,12 +195,15 @@ class EngineCore:
     def _give_up(self, error: Exception) -> list[Delta]:
         """The steps that run are given up; raises the error again where nothing can be expected of later ones."""
         now = time.monotonic()
-        if not self._failures.may_go_on(error, now):
-            raise error
-        log.error("a step failed and is given up; who had a part in it is run again, alone", exc_info=error)
+        reaction = self._failures.react(error, now)
+        again = "it is computed again" if reaction is Reaction.RETRY else "who had a part in it is run again, alone"
+        log.error("a step failed and is given up; %s", again, exc_info=error)
         self._running.clear()
         self._runner.forget_rows()
-        return self._scheduler.abandon(what_happened(error), now)
+        if reaction is Reaction.RETRY:
+            self._scheduler.recall(now)
+            return []
+        return self._scheduler.abandon(what_happened(self._failures.sentence(error)), now)
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

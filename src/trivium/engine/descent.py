@@ -22,7 +22,9 @@ class Descent:
         self._used = used
         self._num_threads = ground.options.num_threads or ground.capabilities.num_threads
         self._demotions = Counter(ground.problems)
-        self.shadow = Shadow(ground.options.shadow_every, lambda ops: rung_below(ops, self._num_threads))
+        self.shadow = Shadow(
+            ground.options.shadow_every, lambda ops: rung_below(ops, self._num_threads), ground.known_errors
+        )
 
     @property
     def demotions(self) -> dict[str, int]:

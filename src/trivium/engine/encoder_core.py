@@ -21,6 +21,7 @@ from trivium.models.encoder import Encoder
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import load_encoder, random_encoder
+from trivium.platform.known_errors import Reaction
 from trivium.schedule.encoder_scheduler import EncoderScheduler
 from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.snapshot import Snapshot
@@ -50,7 +51,7 @@ class EncoderCore:
         tell(StartProgress(StartStage.RUNNER))
         self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
         self._runner = EncoderRunner(model, self._descent.shadow)
-        self._failures = StepFailures()
+        self._failures = StepFailures(plan.ground.known_errors)
         self._scheduler = EncoderScheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -99,10 +100,12 @@ class EncoderCore:
     def _give_up(self, error: Exception) -> list[Delta]:
         """Of this step; raises the error again where nothing can be expected of later ones."""
         now = time.monotonic()
-        if not self._failures.may_go_on(error, now):
-            raise error
+        if self._failures.react(error, now) is Reaction.RETRY:
+            log.error("a step failed and is computed again", exc_info=error)
+            self._scheduler.recall()
+            return []
         log.error("a step failed and is given up; who had a part in it is run again, alone", exc_info=error)
-        return self._scheduler.abandon(what_happened(error), now)
+        return self._scheduler.abandon(what_happened(self._failures.sentence(error)), now)
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

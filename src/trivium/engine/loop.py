@@ -30,7 +30,7 @@ from trivium.schedule.snapshot import Snapshot
 from trivium.schedule.stats import SchedulerStats
 from trivium.types.card import ModelCard
 from trivium.types.delta import Delta
-from trivium.types.errors import OverloadedError, RequestFailedError, TriviumError
+from trivium.types.errors import DeviceUnfitError, OverloadedError, RequestFailedError, TriviumError
 from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.request import Cancel, Request
@@ -102,7 +102,8 @@ class EngineLoop:
                     deltas = self._core.step()
                 except Exception as error:
                     log.exception("the engine failed in a step")
-                    say_goodbye(self._socket, Fault(f"the engine failed in a step: {_sentence(error)}"))
+                    is_final = isinstance(error, DeviceUnfitError)
+                    say_goodbye(self._socket, Fault(f"the engine failed in a step: {_sentence(error)}", is_final))
                     return EXIT_FAULT
                 self._num_steps += 1
                 self._last_step = time.monotonic()

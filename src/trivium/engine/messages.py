@@ -99,6 +99,7 @@ class Fault(Struct, frozen=True, tag="fault"):
     """A step failed as a whole."""
 
     message: str
+    is_final: bool = False  # a process started in its place would fail too
 
 
 class Drained(Struct, frozen=True, tag="drained"):

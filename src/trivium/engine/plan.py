@@ -18,6 +18,7 @@ from trivium.config.environment import check_environment, check_plugin_environme
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
+from trivium.engine.platform_limits import decisions_of, within_graphs
 from trivium.engine.rungs import Standing, refuse_below, stand
 from trivium.engine.trial import TrialRequest
 from trivium.formats.gguf import GGUFFile
@@ -31,8 +32,9 @@ from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
-from trivium.platform.contract import Platform
+from trivium.platform.contract import Answer, Platform, PlatformLimits
 from trivium.platform.host_memory import resident_bytes
+from trivium.platform.known_errors import KnownErrors, Reaction
 from trivium.platform.plugins import installed_plugins
 from trivium.platform.select import Selection, is_in_tree, select_platform
 from trivium.types.decisions import Wish
@@ -57,6 +59,7 @@ class Ground:
     ops: Ops
     problems: tuple[str, ...]  # what of the kernels is not used, and why
     process_bytes: int  # that this process had before any weight
+    known_errors: KnownErrors  # the platform's own
 
     @property
     def platform(self) -> Platform:
@@ -115,9 +118,12 @@ def ops_of(spec: ModelSpec) -> list[str]:
 def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts, used: Sequence[str]) -> Ground:
     """`used`: the ops that the model calls."""
     platform, capabilities = selection.platform, selection.platform.capabilities()
-    facts, limited = _within_limits(facts, platform)
+    told = asked(platform, "with_model", platform.with_model, facts)
+    facts, limited = _within_limits(facts, platform.name, told.limits)
+    limits = decisions_of(told, wish_of(options), options, facts, capabilities)
+    options, adjusted = settle_with_platform(options, limits)
     decisions = asked(platform, "negotiate", platform.negotiate, wish_of(options), facts)
-    options, adjusted = settle_with_platform(options, decisions)
+    options, negotiated = settle_with_platform(options, decisions)
     dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
     found = _ops(platform, options, capabilities, dtype, used)
     refuse_below(options.strict, found.ops, used, found.problems)
@@ -126,12 +132,23 @@ def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts, 
         capabilities,
         options,
         facts,
-        (*limited, *adjusted),
+        (*limited, *adjusted, *negotiated),
         dtype,
-        found.ops,
+        within_graphs(found.ops, told.limits.value),
         found.problems,
         resident_bytes(),
+        _known_errors(platform),
     )
+
+
+def _known_errors(platform: Platform) -> KnownErrors:
+    try:
+        return KnownErrors(asked(platform, "running", platform.running).errors.value or ())
+    except ValueError as error:
+        raise ConfigError(
+            f"the platform {platform.name!r} asks for what nobody does when an error comes: {error}; there are "
+            f"{', '.join(Reaction)}"
+        ) from None
 
 
 def asked(platform: Platform, what: str, method: Callable[..., T], *arguments: Any) -> T:
@@ -202,14 +219,16 @@ def _stored_bytes(source: ModelSource) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _within_limits(facts: ModelFacts, platform: Platform) -> tuple[ModelFacts, list[Adjustment]]:
-    limits = asked(platform, "with_model", platform.with_model, facts).limits
+def _within_limits(
+    facts: ModelFacts, platform: str, limits: Answer[PlatformLimits]
+) -> tuple[ModelFacts, list[Adjustment]]:
+    """The facts of a model that is no longer than the platform can run."""
     longest = limits.value.max_model_len if limits.value is not None else None
     if longest is None or longest >= facts.max_position:
         return facts, []
     if longest < 1:
-        raise ConfigError(f"the platform {platform.name!r} says that it runs sequences of {longest} tokens at most")
-    reason = f"{platform.name} runs no longer sequences ({limits.reason}); the model was made for {facts.max_position}"
+        raise ConfigError(f"the platform {platform!r} says that it runs sequences of {longest} tokens at most")
+    reason = f"{platform} runs no longer sequences ({limits.reason}); the model was made for {facts.max_position}"
     return replace(facts, max_position=longest), [Adjustment("max_model_len", str(longest), reason)]
 
 

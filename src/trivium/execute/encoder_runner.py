@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from trivium.execute.send import send
-from trivium.execute.shadow import MOST_TOKENS, NO_OPS_FAULT, Shadow
+from trivium.execute.shadow import MOST_TOKENS, Shadow
 from trivium.faults import fault_point
 from trivium.kernels.ops import Ops
 from trivium.models.encoder import Encoder
@@ -46,10 +46,9 @@ class EncoderRunner:
         try:
             fault_point("runner.encode")
             vectors = self._vectors(step.texts, self.ops).cpu().numpy()
-        except NO_OPS_FAULT:
-            raise
-        except Exception:
-            self._vectors(step.texts, self._shadow.blaming(self.ops))  # raises where it is an op's fault
+        except Exception as error:
+            if self._shadow.is_ops_fault(error):
+                self._vectors(step.texts, self._shadow.blaming(self.ops))  # raises where it is an op's fault
             raise
         sound = np.isfinite(vectors).all(axis=1)
         return EncodeResult(

@@ -22,7 +22,7 @@ from trivium.execute.host_copies import HostCopies
 from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import Drawn, Sampler
-from trivium.execute.shadow import NO_OPS_FAULT, KernelMismatch, Shadow, first_tokens, what_was_raised
+from trivium.execute.shadow import KernelMismatch, Shadow, first_tokens, what_was_raised
 from trivium.faults import fault_point
 from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
@@ -174,7 +174,7 @@ class Runner:
     def _culprit(self, step: Step, error: Exception) -> KernelMismatch | None:
         """Whom a step that raised can do without. It is computed again op by op, over the same slots; where that goes well,
         the replay is tried once more. What rows have drawn by then is void, and they are to be forgotten."""
-        if isinstance(error, NO_OPS_FAULT):
+        if not self._shadow.is_ops_fault(error):
             return None
         ops, graph = self._model.ops, self.graph
         self._model.ops = self._sampler.ops = self._shadow.blaming(ops)
@@ -196,9 +196,9 @@ class Runner:
         try:
             if self._pooling or self.graph.decode(step) is None:
                 self.graph.uncounted(self._build(step, step.work))
-        except NO_OPS_FAULT:
-            return None
         except Exception as error:
+            if not self._shadow.is_ops_fault(error):
+                return None
             subject = CAPTURED if self.ops.capture is not None else RECORDED
             return KernelMismatch(subject, f"in service: {what_was_raised(error)}")
         return None

@@ -22,6 +22,7 @@ from trivium.kernels.ops import OP_NAMES, Ops
 from trivium.kernels.verify import CAPTURED, RECORDED, difference
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
+from trivium.platform.known_errors import KnownErrors
 from trivium.types.step import RowWork
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,14 @@ class KernelMismatch(Exception):
 
 class Shadow:
     """`every`: steps from one look to the next; 0: none is ever looked at. `find_below`: the rung below a table of ops, which
-    reads the same weights and caches, or None where there is none."""
+    reads the same weights and caches, or None where there is none. `known_errors`: the platform's own."""
 
-    def __init__(self, every: int, find_below: Callable[[Ops], Ops | None]) -> None:
+    def __init__(
+        self, every: int, find_below: Callable[[Ops], Ops | None], known_errors: KnownErrors | None = None
+    ) -> None:
         self._every = every
         self._find_below = find_below
+        self._known_errors = known_errors or KnownErrors()
         self._below: tuple[Ops, Ops | None] | None = None  # the table that it was found for, and what was found
         self._since = 0  # steps since the last look
         self._num_looks = 0
@@ -100,6 +104,10 @@ class Shadow:
             _op_by_op(model, kv, batch, self._comparing(model.ops, all_calls=True))
             raise KernelMismatch(CAPTURED if is_captured else RECORDED, f"in service: {why}")
 
+    def is_ops_fault(self, error: Exception) -> bool:
+        """Whether another op in the place of the one that raised may do better."""
+        return not isinstance(error, NO_OPS_FAULT) and self._known_errors.is_ops_fault(error)
+
     def blaming(self, ops: Ops) -> Ops:
         """The same ops, none of them in a graph; one that raises where the one below does not raises KernelMismatch."""
         eager, below = replace(ops, record=None, capture=None), self._rung_below(ops)
@@ -112,9 +120,9 @@ class Shadow:
             def tried(*arguments: Any) -> Any:
                 try:
                     return run(*arguments)
-                except NO_OPS_FAULT:
-                    raise
                 except Exception as error:
+                    if not self.is_ops_fault(error):
+                        raise
                     run_below(*arguments)
                     raise KernelMismatch(op, f"in service: {what_was_raised(error)}") from error
 

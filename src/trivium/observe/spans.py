@@ -109,7 +109,7 @@ class SpanExporter:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             try:
                 await asyncio.to_thread(self._send, batch)
-            except OSError as error:
+            except Exception as error:  # a collector may be down, or answer anything
                 self.num_dropped += len(batch)
                 log.warning("%d traces could not be sent to %s: %s", len(batch), self._url, error)
                 return

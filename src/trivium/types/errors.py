@@ -63,6 +63,10 @@ class EngineDeadError(TriviumError):
     """The engine process ended while the request was in its hands."""
 
 
+class DeviceUnfitError(EngineDeadError):
+    """No process can use the device any more."""
+
+
 class NotReadyError(TriviumError):
     """The model is there, but its engine is being started."""
 
