@@ -17,6 +17,7 @@ from trivium.types.overload import AdmissionStats, Grade, PutOff
 from trivium.types.request import BACKGROUND_PRIORITY, Request
 
 LONG_PROMPT_TOKENS = 2048  # a prompt beyond it holds up the first tokens of all who come after it
+MOST_SECONDS_OF_BATCHES = 10.0  # before they look again
 NEWCOMERS_SHARE = 8  # one in so many places is never kept from newcomers, so that rows have work whoever comes
 
 
@@ -57,6 +58,9 @@ class Admission:
     def knock(self, priority: int, visitor: int | None, now: float) -> Place:
         """Before anything is known of a request but who asks. Raises OverloadedError where it would be refused whatever its
         prompt is. `visitor`: a number that tells those who come again."""
+        if priority >= BACKGROUND_PRIORITY:
+            self._check_batch()
+            visitor = None
         is_invited = visitor is not None and self._appointments.is_due(visitor, now)
         if is_invited and visitor is not None:
             self._appointments.keep(visitor)
@@ -67,13 +71,13 @@ class Admission:
 
     def check(self, request: Request, now: float, place: Place | None = None) -> None:
         """Raises OverloadedError with the numbers and when to come back. Its place, if it holds one, is given back: it is
-        sent next."""
+        sent next. Who never knocked is a program with the engine to itself, and has as many places as there are."""
         priority = request.priority
         visitor = None if place is None else place.visitor
         is_invited = place is not None and place.is_invited
         if place is None or not place.leave():
             self._check_queue(priority, visitor, now, is_invited=is_invited)
-        if not is_invited:
+        if place is not None and not is_invited:
             self._check_size(request, visitor, now)
         self._check_first_token(priority, len(request.prompt), visitor, now)
 
@@ -86,18 +90,22 @@ class Admission:
                 visitor,
                 now,
             )
-        if priority >= BACKGROUND_PRIORITY:
-            if (num_online := self._num_waiting(BACKGROUND_PRIORITY - 1)) > 0:
-                self._refuse(
-                    PutOff.BATCH, f"{num_online} sequences wait for a row, and batches go after them", None, now
-                )
-        elif not is_invited and num_waiting >= self._num_for_newcomers(now):
+        if not is_invited and priority < BACKGROUND_PRIORITY and num_waiting >= self._num_for_newcomers(now):
             kept = self._max_waiting - num_waiting
             self._refuse(
                 PutOff.NEWCOMER,
                 f"{num_waiting} sequences wait for a row, and the {kept} places left are kept for those who were told to come now",
                 visitor,
                 now,
+            )
+
+    def _check_batch(self) -> None:
+        """Batches have no appointments: they look again after a while, and go on as soon as nobody else waits."""
+        if (num_online := self._num_waiting(BACKGROUND_PRIORITY - 1)) > 0:
+            self._put_off[PutOff.BATCH] += 1
+            raise OverloadedError(
+                f"{num_online} sequences wait for a row, and batches go after them",
+                retry_after=min(self._wave_seconds, MOST_SECONDS_OF_BATCHES),
             )
 
     def _num_for_newcomers(self, now: float) -> int:
@@ -151,10 +159,13 @@ class Admission:
     def _retry_after(self, visitor: int | None, now: float, at_least: float) -> float:
         if not self._pace.is_known:
             return SECONDS_WHEN_UNKNOWN  # by then more is known: nobody is sent away for long on a guess
-        between_ends = self._pace.between_ends
-        # Ends come in waves where answers are of one length: the first who come back find what one wave left.
-        wave = max(min(self._max_rows, self._max_waiting), 1) * between_ends
-        return self._appointments.give(visitor, now, between_ends, max(wave, at_least))
+        # The first who come back find what one wave left.
+        return self._appointments.give(visitor, now, self._pace.between_ends, max(self._wave_seconds, at_least))
+
+    @property
+    def _wave_seconds(self) -> float:
+        """Ends come in waves where answers are of one length: from one to the next, as far as the queue can tell."""
+        return max(min(self._max_rows, self._max_waiting), 1) * self._pace.between_ends
 
     # Under way
 

@@ -72,6 +72,10 @@ def filled(num_waiting: int, *, max_waiting: int = 8) -> tuple[Admission, list[R
     return gate, under_way
 
 
+def let_in(gate: Admission, asked: Request) -> None:
+    gate.check(asked, 4.0, gate.knock(asked.priority, None, 4.0))
+
+
 def reason(gate: Admission) -> dict[str, int]:
     return {reason: count for reason, count in gate.stats(4.0).put_off.items() if count}
 
@@ -104,25 +108,34 @@ def test_a_first_token_that_would_be_late_after_any_prompt_is_refused_at_the_kno
 def test_while_somebody_waits_for_a_row_batches_are_put_off_and_nobody_else_is() -> None:
     gate, _ = filled(0)
     assert gate.grade(4.0) is Grade.OPEN
-    gate.check(request("batch", priority=BACKGROUND_PRIORITY), 4.0)
+    let_in(gate, request("batch", priority=BACKGROUND_PRIORITY))
     gate, _ = filled(1)
     assert gate.grade(4.0) is Grade.BUSY
-    with pytest.raises(OverloadedError, match="1 sequences wait for a row, and batches go after them"):
+    with pytest.raises(OverloadedError, match="1 sequences wait for a row, and batches go after them") as refusal:
         gate.knock(BACKGROUND_PRIORITY, None, 4.0)
+    assert refusal.value.retry_after == pytest.approx(2.0)  # two rows, an end every second
     assert reason(gate) == {"batch": 1}
-    gate.check(request("several", n=4), 4.0)
-    gate.check(request("long", LONG_PROMPT_TOKENS + 1), 4.0)
+    let_in(gate, request("several", n=4))
+    let_in(gate, request("long", LONG_PROMPT_TOKENS + 1))
 
 
 def test_where_half_the_places_are_taken_several_answers_and_long_prompts_are_put_off() -> None:
     gate, _ = filled(4)
     assert gate.grade(4.0) is Grade.CROWDED
-    gate.check(request("one"), 4.0)
+    let_in(gate, request("one"))
     with pytest.raises(OverloadedError, match="4 of 8 places in the queue are taken, and 4 answers at once must wait"):
-        gate.check(request("several", n=4), 4.0)
+        let_in(gate, request("several", n=4))
     with pytest.raises(OverloadedError, match="a prompt of 2049 tokens, more than 2048, must wait"):
-        gate.check(request("long", LONG_PROMPT_TOKENS + 1), 4.0)
+        let_in(gate, request("long", LONG_PROMPT_TOKENS + 1))
     assert reason(gate) == {"several_answers": 1, "long_prompt": 1}
+
+
+def test_a_program_with_the_engine_to_itself_may_fill_the_queue_with_anything() -> None:
+    gate, _ = filled(7)
+    gate.check(request("several", n=4), 4.0)
+    gate.check(request("long", LONG_PROMPT_TOKENS + 1), 4.0)
+    gate.check(request("background", priority=BACKGROUND_PRIORITY), 4.0)
+    assert reason(gate) == {}
 
 
 def test_what_was_put_off_for_its_size_gets_in_when_it_was_told_to_come() -> None:
