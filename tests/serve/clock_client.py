@@ -1,5 +1,6 @@
-"""A client that does little but look at the clock: streams over sockets that are open beforehand, in a process of its own, so
-that it is not late for what the server writes. Run as a program: a plan comes in as JSON, what was seen goes out."""
+"""A client that does little but look at the clock: streams over sockets that are open beforehand, in a process of its own. When
+a piece came is told by the kernel: that this program may be woken late is not the server's time. Run as a program: a plan comes
+in as JSON, what was seen goes out."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flood import RX_SOFTWARE, SO_TIMESTAMPING, SOFTWARE, kernel_time
+
 PATH = "/v1/chat/completions"
 CHOICE = b'"choices":[{'  # in every event that tells of a token
 
 
 @dataclass
 class Seen:
-    """One request. Seconds of CLOCK_MONOTONIC, which all processes of a machine share."""
+    """One request. Seconds since 1970, as the kernel's own times are."""
 
     request_id: str
     sent: float
@@ -54,6 +57,7 @@ class _Connection:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_SOFTWARE | SOFTWARE)
         self._rest = b""
         self._seen: Seen | None = None
 
@@ -65,13 +69,13 @@ class _Connection:
         )
         message = f"{head}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
         self._rest = b""
-        self._seen = Seen(request_id, time.monotonic())
+        self._seen = Seen(request_id, time.time())
         self.socket.sendall(message)
 
     def read(self) -> Seen | None:
         """What was seen of the answer, once it is whole. Chunks of the transfer are not told apart: events are whole lines."""
-        data = self.socket.recv(1 << 20)
-        now = time.monotonic()
+        data, ancillary, _, _ = self.socket.recvmsg(1 << 16, 256)
+        now = kernel_time(ancillary) or time.time()
         assert data and self._seen is not None, "the server closed the connection"
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:

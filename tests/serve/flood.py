@@ -97,7 +97,7 @@ class Connection:
         except OSError:
             data, ancillary = b"", []
         if data:
-            self.last_bytes = _kernel_time(ancillary) or time.time()
+            self.last_bytes = kernel_time(ancillary) or time.time()
             self.received += data
         return not data or self._is_complete()
 
@@ -118,7 +118,7 @@ class Connection:
         )
 
 
-def _kernel_time(ancillary: list[tuple[int, int, bytes]]) -> float | None:
+def kernel_time(ancillary: list[tuple[int, int, bytes]]) -> float | None:
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING:
             seconds, nanoseconds = TIMESPEC.unpack_from(content)
