@@ -97,6 +97,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 60.0
+    profile_steps: Annotated[
+        int,
+        Meta(
+            description="of the engine's first steps, so many are traced, into `profiles` beside the models; they run slower",
+            ge=0,
+        ),
+    ] = 0
     accept_adjustments: Annotated[
         bool,
         Meta(description="take what is possible in place of a value that cannot be kept; default: refuse, and say so"),

@@ -76,6 +76,7 @@ class EngineCore:
         self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures(plan.ground.known_errors)
+        self._profile = plan.ground.step_profile()
         limits = SchedulerLimits(
             max_rows=options.max_num_seqs,
             max_batch_tokens=self.config.max_batched_tokens,
@@ -166,6 +167,7 @@ class EngineCore:
         cancelled, self._cancelled_early = self._cancelled_early, []
         fault_point("core.plan")
         step = self._scheduler.plan(time.monotonic())
+        self._profile.before_step()
         if step is None and not self._running:
             return cancelled + self._scheduler.take_deltas()
         try:

@@ -52,6 +52,7 @@ class EncoderCore:
         self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
         self._runner = EncoderRunner(model, self._descent.shadow)
         self._failures = StepFailures(plan.ground.known_errors)
+        self._profile = plan.ground.step_profile()
         self._scheduler = EncoderScheduler(
             SchedulerLimits(
                 max_rows=options.max_num_seqs,
@@ -84,6 +85,7 @@ class EncoderCore:
 
     def step(self) -> list[Delta]:
         step = self._scheduler.plan(time.monotonic())
+        self._profile.before_step()
         if step is None:
             return self._scheduler.take_deltas()
         try:

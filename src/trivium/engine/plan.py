@@ -20,6 +20,7 @@ from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
 from trivium.engine.platform_limits import decisions_of, within_graphs
 from trivium.engine.rungs import Standing, refuse_below, stand
+from trivium.engine.step_profile import StepProfile
 from trivium.engine.trial import TrialRequest
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.home import default_root
@@ -64,6 +65,10 @@ class Ground:
     @property
     def platform(self) -> Platform:
         return self.selection.platform
+
+    def step_profile(self) -> StepProfile:
+        told = asked(self.platform, "running", self.platform.running).profiling
+        return StepProfile(self.options.profile_steps, told, default_root())
 
     def open_device(self) -> None:
         """Takes it for this process. Threads are torch's; ops with threads of their own would only compete with them."""
