@@ -282,23 +282,25 @@ static inline IntVec rounded(Vec v) {
 #endif
 }
 
-// Whole numbers from -128 to 127 as bytes, and their sum.
+// Whole numbers from -128 to 127 as bytes; others, of rows that are not finite, as any. Returns the bytes' sum.
 static inline int32_t put_bytes(IntVec v, int8_t* out) {
+#if defined(__AVX2__)
 #if defined(__AVX512F__)
-    _mm_storeu_si128((__m128i*)out, _mm512_maskz_cvtepi32_epi8(-1, (__m512i)v));
-    return _mm512_reduce_add_epi32((__m512i)v);
-#elif defined(__AVX2__)
-    const __m128i low = _mm256_castsi256_si128((__m256i)v), high = _mm256_extracti128_si256((__m256i)v, 1);
-    const __m128i words = _mm_packs_epi32(low, high);
-    _mm_storel_epi64((__m128i*)out, _mm_packs_epi16(words, words));
-    __m128i sum = _mm_add_epi32(low, high);
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+    const __m128i bytes = _mm512_maskz_cvtepi32_epi8(-1, (__m512i)v);
+    _mm_storeu_si128((__m128i*)out, bytes);
+#else
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    const __m128i bytes = _mm_packs_epi16(words, _mm_set1_epi16(-128));
+    _mm_storel_epi64((__m128i*)out, bytes);
+#endif
+    // Eight at a time, each 128 more than it is.
+    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(sums) + _mm_extract_epi32(sums, 2) - 128 * static_cast<int32_t>(lanes);
 #else
     int32_t sum = 0;
     for (int i = 0; i < lanes; ++i) {
         out[i] = static_cast<int8_t>(v[i]);
-        sum += v[i];
+        sum += out[i];
     }
     return sum;
 #endif
@@ -312,7 +314,7 @@ static void quantize_row(const float* x, const QuantizedRows& out) {
         Vec largest = Vec{};
         for (int i = 0; i < parts; ++i) {
             const Vec v = load(x + i * lanes);
-            largest = max(largest, v < 0 ? -v : v);
+            largest = max(largest, (Vec)((IntVec)v & 0x7fffffff));
             zero_if_finite = fma(v, Vec{}, zero_if_finite);
         }
         const float magnitude = lane_max(largest);
