@@ -15,9 +15,12 @@ from safetensors.torch import save_file
 
 from trivium.config.options import EngineOptions
 from trivium.engine.preview import PreviewRequest, preview
+from trivium.kernels.native import native_state
 from trivium.llm.llm import LLM
 from trivium.llm.params import SamplingParams
 from trivium.types.report import Report
+
+pytestmark = pytest.mark.skipif("native" not in native_state(), reason="the native kernels were not built")
 
 MIB = 1 << 20
 MOST_OFF = 0.05
