@@ -26,7 +26,7 @@ from trivium.types.start_progress import StartProgress, StartStage
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
 # An engine that is faster than this process must not keep it from everything else: a refusal waits for one turn at most.
-FRAMES_IN_A_TURN = 16
+FRAMES_IN_A_TURN = 4
 
 # The longest path of a socket: sun_path of unix(7) less its final zero.
 MAX_SOCKET_PATH = 107
@@ -41,6 +41,7 @@ class EngineProcess:
         self._loop = asyncio.get_running_loop()
         self._take = take
         self._directory = _private_directory()
+        self._reads_on = False  # a turn to read more is due
         self._socket = context.socket(zmq.DEALER)
         self._socket.set_hwm(0)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -86,15 +87,31 @@ class EngineProcess:
     def read(self) -> None:
         """All frames that have come, with turns for others in between where there are many. The socket's descriptor tells of
         changes only, so none may be left."""
+        if not self._reads_on:
+            self._read_some()
+
+    def _read_some(self) -> None:
+        self._reads_on = False
         for _ in range(FRAMES_IN_A_TURN):
-            if self._socket.closed:
+            if not self._read_one():
                 return
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frame)
-        self._loop.call_soon(self.read)
+        self._reads_on = True  # once: more turns than one at a time would leave none for others
+        self._loop.call_soon(self._read_some)
+
+    def read_all(self) -> None:
+        """At once, however many there are."""
+        while self._read_one():
+            pass
+
+    def _read_one(self) -> bool:
+        if self._socket.closed:
+            return False
+        try:
+            frame = self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._take(frame)
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

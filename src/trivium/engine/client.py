@@ -330,7 +330,7 @@ class EngineClient:
 
     async def _look(self, child: EngineProcess) -> None:
         fault_point("client.watch")
-        child.read()  # what came while this process was busy itself
+        child.read_all()  # what came while this process was busy itself
         watchdog = self._watchdog
         if not self._options.stall_seconds or watchdog is None:
             return
