@@ -69,9 +69,7 @@ class Supervision(Struct, frozen=True):
     start_timeout: float = 600.0  # without news of its start: one stage on a slow disk
     max_restarts: int = 5  # within `restart_window`; one more death is for good
     restart_window: float = 60.0
-    first_backoff: float = (
-        0.5  # after a start that failed; doubles with each. One that has served is started again at once
-    )
+    first_backoff: float = 0.5  # after a start that failed; doubles with each. Who has served is started again at once
     max_backoff: float = 5.0
     stop_timeout: float = 5.0  # from being told to end to being killed
     watch_seconds: float = 0.25  # between looks at the engine's progress

@@ -77,9 +77,8 @@ class Scheduler:
         self._must_settle = False  # somebody is to be preempted: nothing more is planned while a step is in flight
         self._preempt_when_settled: set[str] = set()
         self._suspects: list[Sequence] = []  # in order of rank; the first is the only one that runs
-        self._misled: set[Sequence] = (
-            set()
-        )  # they read what a failed row wrote: what steps in flight bring them is void
+        # They read what a failed row wrote: what steps in flight bring them is void.
+        self._misled: set[Sequence] = set()
         self._deltas: list[Delta] = []  # of cancels, not yet told
         self._pace = Pace()
         self._odometer = Odometer()
