@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--workloads", default="", help="some of them; default: all")
     parser.add_argument("--repeats", type=int, default=2, help="of each workload; the best counts")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profiled", default="decode-1,decode-8,batch-256,prefill-8k", help="workloads, by name")
     parser.add_argument("--model-seconds", type=float, default=600, help="a model that takes longer is given up")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "bench_gpu.jsonl")
@@ -168,7 +169,7 @@ def run_model(args: argparse.Namespace) -> int:
             )
     print(f"   replayed {core._runner.graph.replayed}, eager {dict(core._runner.graph.eager)}")
     if args.profile:
-        for name in ("decode-1", "batch-256", "prefill-8k"):
+        for name in filter(None, args.profiled.split(",")):
             try:
                 profile(core, name, vocab_size)
             except Exception:
@@ -245,7 +246,11 @@ def profile(core, name: str, vocab_size: int) -> None:
         print(f"--- {name}, host, {seconds * 1e3:.1f} ms under the profiler")
         print(_host_table(host, "tottime", 25))
         return
-    skip = 40 if name == "decode-1" else 60
+    if len(workload.prompts) > 8:
+        print(f"--- {name}, kernels of 12 steps after 2: prompts")
+        print(_kernel_table(core, workload, f"prompts/{name}", skip=2, steps=12))
+        workload = next(w for w in workloads(vocab_size, seed=76) if w.name == name)
+    skip = 60 if len(workload.prompts) > 8 else 40
     print(f"--- {name}, kernels of 20 steps after {skip}")
     print(_kernel_table(core, workload, f"profile/{name}", skip, steps=20))
     submit(core, workload, f"host/{name}")
