@@ -121,9 +121,16 @@ def compile_share(share: str, parts: str) -> None:
 
 def run_model(args: argparse.Namespace) -> int:
     began = _process_start()
+    from triton import knobs
+
     from trivium.config.options import EngineOptions
     from trivium.engine.core import EngineCore
 
+    compiled: list[float] = []  # seconds of each kernel
+    loaded: list[float] = []
+    knobs.compilation.listener = lambda times, cache_hit, **_: (loaded if cache_hit else compiled).append(
+        times.total / 1e6
+    )
     model = args.one_model
     options = dict(pair.split("=", 1) for pair in args.option)
     values = {"max_num_seqs": 512, **{name: json.loads(value) for name, value in options.items()}}
@@ -138,6 +145,12 @@ def run_model(args: argparse.Namespace) -> int:
     host.disable()
     started = time.time()
     print(f"=== {model}: ready after {started - began:.1f} s, {started - imported:.1f} of it without imports")
+    for passed in core.card.report.happened.start:
+        print(f"   {passed.seconds:6.2f} s {passed.stage}")
+    print(
+        f"   {len(compiled)} kernels compiled here in {sum(compiled):.2f} s (longest {max(compiled, default=0):.2f}), "
+        f"{len(loaded)} taken from the cache in {sum(loaded):.2f} s"
+    )
     for line in (
         core.card.graph,
         *core.card.kernels,

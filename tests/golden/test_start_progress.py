@@ -14,9 +14,19 @@ from trivium.types.start_progress import StartProgress, StartStage
 def test_every_stage_is_told_and_weights_are_counted_to_their_end(tmp_path: Path) -> None:
     FAMILIES[0].save(tmp_path)
     told: list[StartProgress] = []
-    EngineCore(EngineOptions(model=str(tmp_path), dtype="float32", kv_cache_bytes=16 << 20, device="cpu"), told.append)
+    core = EngineCore(
+        EngineOptions(model=str(tmp_path), dtype="float32", kv_cache_bytes=16 << 20, device="cpu"), told.append
+    )
     stages = list(dict.fromkeys(progress.stage for progress in told))
-    assert stages == [StartStage.PLANNING, StartStage.WEIGHTS, StartStage.RUNNER]
+    assert stages == [
+        StartStage.PLANNING,
+        StartStage.DEVICE,
+        StartStage.WEIGHTS,
+        StartStage.CACHE,
+        StartStage.RECORDING,
+    ]
+    assert core.card.report.happened is not None
+    assert [passed.stage for passed in core.card.report.happened.start] == stages
     counted = [progress for progress in told if progress.total]
     done = [progress.done for progress in counted]
     assert len(counted) > 10

@@ -39,7 +39,7 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
 from trivium.types.request import Request
-from trivium.types.start_progress import StartProgress, StartStage, TellProgress, tell_nobody
+from trivium.types.start_progress import StartClock, StartProgress, StartStage, TellProgress, tell_nobody
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +48,17 @@ class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
     def __init__(self, options: EngineOptions, tell: TellProgress = tell_nobody) -> None:
-        tell(StartProgress(StartStage.PLANNING))
+        clock = StartClock(tell)
+        clock(StartProgress(StartStage.PLANNING))
         plan = plan_start(options)
         self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
         options = self.config.options  # as the platform can serve them
+        clock(StartProgress(StartStage.DEVICE))
         plan.ground.open_device()
         self._spec = spec
-        model = _build_model(plan, tell)
+        model = _build_model(plan, clock)
         plan.ground.platform.give_back_unused()  # what loading needed beside the weights
-        tell(StartProgress(StartStage.RUNNER))
+        clock(StartProgress(StartStage.CACHE))
         if plan.ground.capabilities.memory_is_dedicated:
             self.config = plan.resolve_again()
         self.grammars = GrammarService(
@@ -73,6 +75,7 @@ class EngineCore:
         kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
         self._descent = Descent(plan.ground, ops_of(spec))
         block_size, shadow = self.config.kv.block_size, self._descent.shadow
+        clock(StartProgress(StartStage.RECORDING))
         self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures(plan.ground.known_errors)
@@ -88,14 +91,15 @@ class EngineCore:
             easy_blocks=self.config.easy_blocks,
         )
         if ops.compiles_at_first_use:
-            tell(StartProgress(StartStage.WARM_UP))
+            clock(StartProgress(StartStage.WARM_UP))
             aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
             try:
                 warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
             except KernelMismatch as mismatch:
                 self._leave(mismatch)
             self._runner.graph.count_anew()
-        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph)
+        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph, clock.passed())
+        log.debug("the start took %s", clock)
         self.card = _card(self.config, spec, report)
         self._scheduler = Scheduler(
             limits,

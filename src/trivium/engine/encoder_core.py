@@ -33,7 +33,7 @@ from trivium.types.execution_stats import ExecutionStats
 from trivium.types.grammar_stats import GrammarStats
 from trivium.types.report import Report
 from trivium.types.request import Request
-from trivium.types.start_progress import StartProgress, StartStage, TellProgress, tell_nobody
+from trivium.types.start_progress import StartClock, StartProgress, StartStage, TellProgress, tell_nobody
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,15 @@ class EncoderCore:
     def __init__(
         self, options: EngineOptions, source: HFDirectory, family: EncoderFamily, tell: TellProgress = tell_nobody
     ) -> None:
-        tell(StartProgress(StartStage.PLANNING))
+        clock = StartClock(tell)
+        clock(StartProgress(StartStage.PLANNING))
         plan = plan_encoder(options, source, family)
         self.config, options = plan.config, plan.ground.options
+        clock(StartProgress(StartStage.DEVICE))
         plan.ground.open_device()
-        tell(StartProgress(StartStage.WEIGHTS))
+        clock(StartProgress(StartStage.WEIGHTS))
         model = _build_model(plan)
-        tell(StartProgress(StartStage.RUNNER))
+        clock(StartProgress(StartStage.RECORDING))
         self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
         self._runner = EncoderRunner(model, self._descent.shadow)
         self._failures = StepFailures(plan.ground.known_errors)
@@ -62,7 +64,7 @@ class EncoderCore:
                 max_waiting=options.max_waiting,
             )
         )
-        self.card = _card(self.config, plan.spec, report_encoder_start(plan, model))
+        self.card = _card(self.config, plan.spec, report_encoder_start(plan, model, clock.passed()))
 
     @property
     def has_work(self) -> bool:

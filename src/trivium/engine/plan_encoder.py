@@ -25,6 +25,7 @@ from trivium.platform.host_memory import resident_bytes
 from trivium.types.errors import ConfigError
 from trivium.types.facts import EncoderFacts, ModelFacts
 from trivium.types.report import Happened, ModelReport, Report
+from trivium.types.start_progress import StagePassed
 
 OPS_OF_ENCODERS = ("embed", "linear", *ENCODER_OPS)
 GRAPH = f"none: {WHY_EAGER}"
@@ -79,7 +80,7 @@ def report_encoder(plan: EncoderPlan) -> Report:
     )
 
 
-def report_encoder_start(plan: EncoderPlan, model: Encoder) -> Report:
+def report_encoder_start(plan: EncoderPlan, model: Encoder, start: tuple[StagePassed, ...]) -> Report:
     planned = report_encoder(plan)
     used = {WEIGHTS: model.weight_bytes}
     return replace(
@@ -91,6 +92,7 @@ def report_encoder_start(plan: EncoderPlan, model: Encoder) -> Report:
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
             resident_before_bytes=plan.ground.process_bytes,
+            start=start,
         ),
     )
 

@@ -30,6 +30,7 @@ from trivium.types.report import (
     Report,
     Room,
 )
+from trivium.types.start_progress import StagePassed
 
 DEFAULT_CONTEXT = 4096  # tokens, of the request for which room is told; or the model's, where that is less
 SERVING_BYTES = 24 << 20  # scheduler, prefix tree, grammars, lines to clients, threads: 12 to 30 MiB once engines ran
@@ -57,6 +58,7 @@ def report_start(
     kv: KVCache,
     rows: Rows,
     graph: GraphMode,
+    start: tuple[StagePassed, ...],
 ) -> Report:
     """The plan's report with what was counted beside it. `config` is the final one."""
     planned = report_plan(plan)
@@ -73,6 +75,7 @@ def report_start(
             packed=plan.packed.state,
             resident_bytes=resident_bytes(),
             resident_before_bytes=plan.ground.process_bytes,
+            start=start,
         ),
     )
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from trivium.types.checks import Check
 from trivium.types.facts import Adjustment
+from trivium.types.start_progress import StagePassed
 
 
 class Refusal(Struct, frozen=True):
@@ -67,6 +68,7 @@ class Happened(Struct, frozen=True):
     resident_bytes: int  # of the process
     resident_before_bytes: int  # before the model was loaded
     demotions: dict[str, int] = {}  # kernels that were left for slower ones, at the start or since, by "what: why"
+    start: tuple[StagePassed, ...] = ()  # where its time went, once its libraries were imported
     op_fallbacks: dict[str, int] = {}  # calls so far that went to the reference against the plan, by op and reason
 
 
