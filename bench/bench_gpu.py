@@ -151,11 +151,7 @@ def run_model(args: argparse.Namespace) -> int:
         f"   {len(compiled)} kernels compiled here in {sum(compiled):.2f} s (longest {max(compiled, default=0):.2f}), "
         f"{len(loaded)} taken from the cache in {sum(loaded):.2f} s"
     )
-    for line in (
-        core.card.graph,
-        *core.card.kernels,
-        *(f"{a.option} = {a.value}: {a.reason}" for a in core.card.adjustments),
-    ):
+    for line in (core.card.graph, *core.card.kernels):
         print(f"   {line}")
     if args.profile:
         print("--- the start, host")
