@@ -30,10 +30,18 @@ PROMPTS = [[5, 9, 300], list(range(20, 39)), [7] * 16]
 NEW_TOKENS = 3
 
 
+# The last row that is left asks for nothing, so that some steps draw what was captured with them, and others do not.
+SAMPLINGS = [
+    Sampling(seed=0, temperature=0.9, top_p=0.9),
+    Sampling(seed=0, temperature=0.0, logprobs=2),
+    Sampling(seed=0, temperature=0.0),
+]
+
+
 def tokens_of(core: EngineCore) -> dict[str, list[int]]:
-    for index, prompt in enumerate(PROMPTS):
+    for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         stopping = Stopping(max_tokens=NEW_TOKENS + index)
-        core.add(Request(f"r{index}", tuple(prompt), Sampling(seed=0, temperature=0.0), stopping, arrival=0.0))
+        core.add(Request(f"r{index}", tuple(prompt), sampling, stopping, arrival=0.0))
     tokens: dict[str, list[int]] = {}
     while core.has_work:
         for delta in core.step():

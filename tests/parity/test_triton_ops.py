@@ -60,3 +60,17 @@ def test_argmax_finds_the_lowest_of_equals_and_notices_what_is_no_number() -> No
     logits[4] = float("-inf")
     found = argmax(logits).tolist()
     assert found == [int(logits[0].argmax()), 70, NOT_FINITE, NOT_FINITE, NOT_FINITE, int(logits[5].argmax())]
+
+
+def test_argmax_of_bfloat16_is_that_of_the_same_numbers_in_float32() -> None:
+    logits = torch.randn(3, 9000, generator=fresh()).bfloat16()  # so coarse that several are the largest
+    assert argmax(logits).tolist() == argmax(logits.float()).tolist()
+
+
+def test_logits_are_written_where_they_are_wanted() -> None:
+    for rows in (1, 3):
+        x, head = torch.randn(rows, 40, generator=fresh()), torch.randn(70, 40, generator=fresh())
+        room = torch.full((5, 70), float("nan"))
+        TRITON.logits(x, head, out=room[:rows])
+        assert error(room[:rows], x @ head.T) <= fused_cases.TOLERANCE[torch.float32]
+        assert room[rows:].isnan().all()

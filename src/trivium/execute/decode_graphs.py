@@ -18,6 +18,7 @@ from torch import Tensor
 from trivium.execute.rows import Rows
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.ops import Capture
+from trivium.kernels.sample import SampleBatch
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.types.step import RowWork
@@ -52,6 +53,16 @@ class Columns:
         return cls(*(slice(end - size, end) for size, end in zip(sizes, ends, strict=True)))
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """What a captured step found, to be read before the next one is replayed."""
+
+    logits: Tensor  # [R, V]
+    likeliest: (
+        Tensor  # int64 [R]: tokens as `sample` takes them where nothing is asked for; `drawn` of the rows has them
+    )
+
+
 class DecodeGraphs:
     def __init__(self, model: Decoder, kv: KVCache, rows: Rows, capture: Capture, device: torch.device) -> None:
         self._model = model
@@ -66,7 +77,8 @@ class DecodeGraphs:
         pinned = device.type != "cpu"
         self._staged = [torch.zeros(room, dtype=torch.int32, pin_memory=pinned) for _ in range(INPUTS_IN_FLIGHT)]
         self._turn = 0
-        self._logits = torch.empty((sizes[-1], model.spec.vocab_size), dtype=torch.float32, device=device)
+        self._logits = torch.empty((sizes[-1], model.spec.vocab_size), dtype=model.dtype, device=device)
+        self._likeliest: dict[int, Tensor] = {}  # by the number of rows that was captured
         self._replays: dict[int, Callable[[], None]] = {}
         self.why_fewer = ""
         self._capture_all(capture, sizes)
@@ -76,11 +88,11 @@ class DecodeGraphs:
         place = bisect_left(self.sizes, num_rows)
         return self.sizes[place] if place < len(self.sizes) else None
 
-    def logits(self, work: Sequence[RowWork], size: int) -> Tensor:
-        """float32 [R, V] of one new token of each row; to be read before the next step."""
+    def decode(self, work: Sequence[RowWork], size: int) -> Decoded:
+        """One new token of each row."""
         self._send(work, size)
         self._replays[size]()
-        return self._logits[: len(work)]
+        return Decoded(self._logits[: len(work)], self._likeliest[size][: len(work)])
 
     @torch.inference_mode()
     def _capture_all(self, capture: Capture, sizes: Sequence[int]) -> None:
@@ -88,7 +100,9 @@ class DecodeGraphs:
         for size in reversed(sizes):
 
             def step(size: int = size) -> None:
-                self._logits[:size] = self._compute(size)
+                logits = self._compute(size)
+                self._likeliest[size] = self._model.ops.sample(logits, SampleBatch())
+                self._rows.put_drawn(self._likeliest[size])
 
             try:
                 step()
@@ -114,7 +128,7 @@ class DecodeGraphs:
             self._inputs[part] for part in (columns.tokens, columns.positions, columns.lengths)
         )
         hidden = self._model.forward(self._rows.resolve(tokens), positions, lengths, attention, self._kv)
-        return self._model.logits(hidden)
+        return self._model.logits(hidden, out=self._logits[:size])
 
     def _send(self, work: Sequence[RowWork], size: int) -> None:
         rows = self._rows

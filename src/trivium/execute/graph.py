@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from trivium.execute.batch import Batch
-from trivium.execute.decode_graphs import DecodeGraphs
+from trivium.execute.decode_graphs import Decoded, DecodeGraphs
 from trivium.execute.rows import Rows
 from trivium.kernels.ops import Graph, NotRecordable, Ops
 from trivium.models.decoder import Decoder
@@ -52,8 +52,8 @@ class GraphMode:
         self.replayed = 0
         self.eager.clear()
 
-    def decode(self, step: Step) -> Tensor | None:
-        """Logits [R, V] of a step of decoding rows, where its shape was captured; to be read before the next step."""
+    def decode(self, step: Step) -> Decoded | None:
+        """What a step of decoding rows finds, where its shape was captured."""
         if self._decode is None:
             return None
         if step.starts or any(work.count != 1 or not work.samples for work in step.work):
@@ -62,7 +62,7 @@ class GraphMode:
             self._why_eager = "more rows than were captured"
         else:
             self.replayed += 1
-            return self._decode.logits(step.work, size)
+            return self._decode.decode(step.work, size)
         return None
 
     def forward(self, batch: Batch) -> Tensor:

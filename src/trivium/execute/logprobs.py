@@ -12,7 +12,7 @@ from trivium.types.step import TokenLogprobs
 
 
 class Logprobs:
-    """Of tokens[i] at row i of float32 logits [M, V], and of the num_top[i] likeliest there."""
+    """Of tokens[i] at row i of logits [M, V], and of the num_top[i] likeliest there."""
 
     def __init__(self, ops: Ops, logits: Tensor, tokens: Tensor, num_top: Sequence[int], copies: HostCopies) -> None:
         scores, places = ops.logprobs(logits, tokens, min(max(num_top), logits.shape[1]))

@@ -50,11 +50,14 @@ class Rows:
         for update in updates:
             self.tables[update.group][row, update.first : update.first + len(update.blocks)] = update.blocks
 
-    def expect(self, rows: np.ndarray, tokens: Tensor) -> np.ndarray:
-        """Appends to each of some rows, int64 [M], a token that only the device knows. Returns where it stands."""
+    def put_drawn(self, chosen: Tensor) -> None:
+        """int64 [M], negative where a row failed; it goes on with some token until the host hears of that."""
+        torch.clamp(chosen, min=0, out=self.drawn[: len(chosen)])
+
+    def expect(self, rows: np.ndarray) -> np.ndarray:
+        """Appends to each of some rows, int64 [M], its token of `drawn`, in their order. Returns where it stands."""
         count = len(rows)
         places: np.ndarray = self.num_tokens[rows]
-        self.drawn[:count] = tokens
         self.tokens[rows, places] = -1 - np.arange(count)
         self.num_tokens[rows] += 1
         self.num_unknown += count

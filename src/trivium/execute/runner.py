@@ -215,11 +215,11 @@ class Runner:
                 replayed = self.graph.uncounted(batch)
                 self._shadow.hold(replayed, op_by_op, self._model, self._kv, batch, is_captured=False)
                 batch = op_by_op = None
-        if not self._pooling and (logits := self.graph.decode(step)) is not None:
+        if not self._pooling and (decoded := self.graph.decode(step)) is not None:
             if batch is not None and op_by_op is not None:
                 computed = self._model.logits(op_by_op[batch.last])
-                self._shadow.hold(logits, computed, self._model, self._kv, batch, is_captured=True)
-            self._draw(logits, [work.row for work in step.work], running)
+                self._shadow.hold(decoded.logits, computed, self._model, self._kv, batch, is_captured=True)
+            self._draw(decoded.logits, [work.row for work in step.work], running, likeliest=decoded.likeliest)
             return
         fault_point("runner.batch")
         batch = batch or self._build(step, step.work)
@@ -244,20 +244,27 @@ class Runner:
             running.pooled = running.copies.take(torch.stack([*pooled.values()]).float())
 
     def _draw(
-        self, logits: Tensor | None, row_ids: Sequence[int], running: RunningStep, *, is_idle: bool = False
+        self,
+        logits: Tensor | None,
+        row_ids: Sequence[int],
+        running: RunningStep,
+        *,
+        likeliest: Tensor | None = None,
+        is_idle: bool = False,
     ) -> None:
         """Of these rows, and of those that were late before. `is_idle`: nobody else waits for the step."""
         late = self._grammars.wait_for_masks([*row_ids, *self._kept], is_idle=is_idle)
         if late or self._kept:
             row_ids, logits = self._without(late, logits, row_ids)
+            likeliest = None
         running.late = tuple(late)
         if logits is None or not row_ids:
             return
         problems = self._grammars.problems
         masks = {row: self._grammars.masks[row] for row in row_ids if self._grammars.has_row(row)}
         if fault_point("runner.logits"):
-            logits[0] = torch.nan
-        running.drawn = self._sampler.draw(logits, row_ids, masks, running.copies)
+            logits[0], likeliest = torch.nan, None
+        running.drawn = self._sampler.draw(logits, row_ids, masks, running.copies, likeliest)
         running.masked_rows = tuple(masks)
         running.problems = {row: problems[row] for row in masks if row in problems}
 

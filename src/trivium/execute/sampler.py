@@ -15,7 +15,7 @@ from trivium.execute.rows import Rows
 from trivium.execute.sampling import SamplingColumns
 from trivium.faults import fault_point
 from trivium.kernels.ops import Ops
-from trivium.kernels.sample import ALL_BANNED, NOT_FINITE
+from trivium.kernels.sample import ALL_BANNED, NOT_FINITE, SampleBatch
 from trivium.types.request import Sampling
 from trivium.types.step import RowFailure, RowStart, SampledRow
 
@@ -46,19 +46,28 @@ class Sampler:
         self._columns.end(row)
 
     def draw(
-        self, logits: Tensor, row_ids: Sequence[int], grammar_masks: Mapping[int, np.ndarray], copies: HostCopies
+        self,
+        logits: Tensor,
+        row_ids: Sequence[int],
+        grammar_masks: Mapping[int, np.ndarray],
+        copies: HostCopies,
+        likeliest: Tensor | None = None,
     ) -> Drawn:
-        """logits: float32 [M, V], one for each of `row_ids`. Each row gets a token, which the device knows.
+        """logits: [M, V], one for each of `row_ids`. Each row gets a token, which the device knows.
 
         `grammar_masks`: by row, int32 [ceil(V / 32)]; bit t % 32 of word t // 32 says whether token t may come next.
+        `likeliest` [M]: what rows that ask for nothing draw, where that is known and in `drawn` already.
         """
         fault_point("runner.sample")
         ids = np.array(row_ids, dtype=np.int64)
         batch = self._columns.batch(ids, self._rows, logits.shape[1], logits.device, grammar_masks)
-        chosen = self._forced(self.ops.sample(logits, batch), row_ids, grammar_masks)
-        tokens = chosen.clamp(min=0)  # also a row that fails goes on until the host hears of it
-        places = self._rows.expect(ids, tokens)
-        logprobs, rows = self._logprobs(logits, tokens, row_ids, copies)
+        if likeliest is not None and batch == SampleBatch() and not self._columns.thinking:
+            chosen = likeliest
+        else:
+            chosen = self._forced(self.ops.sample(logits, batch), row_ids, grammar_masks)
+            self._rows.put_drawn(chosen)
+        places = self._rows.expect(ids)
+        logprobs, rows = self._logprobs(logits, chosen, row_ids, copies)
         return Drawn(ids, places, copies.take(chosen), logprobs, rows)
 
     def take(self, drawn: Drawn) -> tuple[list[SampledRow], list[RowFailure]]:
@@ -91,7 +100,7 @@ class Sampler:
         return torch.where((tokens >= 0) & (chosen != NOT_FINITE), tokens, chosen)
 
     def _logprobs(
-        self, logits: Tensor, tokens: Tensor, row_ids: Sequence[int], copies: HostCopies
+        self, logits: Tensor, chosen: Tensor, row_ids: Sequence[int], copies: HostCopies
     ) -> tuple[Logprobs | None, Sequence[int]]:
         """Of the rows that want them, and which these are."""
         wanted = self._columns.logprobs
@@ -100,6 +109,7 @@ class Sampler:
             return None, ()
         fault_point("runner.logprobs")
         rows = [row_ids[place] for place in places]
+        tokens = chosen.clamp(min=0)
         if len(places) < len(row_ids):
             logits, tokens = logits[places], tokens[places]
         return Logprobs(self.ops, logits, tokens, [wanted[row] for row in rows], copies), rows

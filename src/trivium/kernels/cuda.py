@@ -229,12 +229,13 @@ class CudaKernels:
             x, routed, expert_tiles, layers.gate_up, layers.down, layers.activation, hidden, up_tiles, down_tiles
         )
 
-    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
-        if isinstance(weight, Tensor):
-            tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
-            if tiles is not None and len(x):
-                return skinny_linear(x, weight, tiles, dtype=torch.float32)
-        return self.linear(x, weight, None).float()
+    def logits(self, x: Tensor, weight: LinearWeight, out: Tensor | None) -> Tensor:
+        """Of x's type: float32 would only be written and read again by whoever takes the largest."""
+        if not isinstance(weight, Tensor) or out is None:
+            logits = self.linear(x, weight, None)
+            return logits if out is None else out.copy_(logits)
+        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
+        return torch.mm(x, weight.T, out=out) if tiles is None else skinny_linear(x, weight, tiles, out=out)
 
     # --- parts of them
 

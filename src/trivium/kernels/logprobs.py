@@ -13,11 +13,12 @@ TOLERANCE = 1e-6
 
 
 def reference(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
-    """logits float32 [M, V], tokens int64 [M] -> float64 and int64, [M, 1 + num_top] each.
+    """logits [M, V], tokens int64 [M] -> float64 and int64, [M, 1 + num_top] each. All is computed from float32.
 
     The first column has the log probability of the row's token and its rank, 1 being the likeliest; the others have the
     likeliest tokens in order, the lower id first where two are equal.
     """
+    logits = logits.float()
     normalizer = logits.double().logsumexp(dim=-1, keepdim=True)
     chosen = logits.gather(1, tokens.unsqueeze(1))
     ranks = (logits > chosen).sum(dim=1, keepdim=True) + 1

@@ -95,7 +95,7 @@ class FusedOps(Protocol):
 
     def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, experts: ExpertLayers) -> Tensor: ...
 
-    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor: ...
+    def logits(self, x: Tensor, weight: LinearWeight, out: Tensor | None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,12 @@ class Ops:
         ids, shares = self.route(self.linear(x, experts.router, None), experts.top_k, experts.norm_topk_prob)
         return hidden + self.experts(x, ids, shares, experts.gate, experts.up, experts.down, experts.activation)
 
-    def logits(self, x: Tensor, weight: LinearWeight) -> Tensor:
-        """x [M, H] through the output projection [V, H] -> float32 [M, V]."""
+    def logits(self, x: Tensor, weight: LinearWeight, out: Tensor | None = None) -> Tensor:
+        """x [M, H] through the output projection [V, H] -> [M, V], float32 or of x's type; in `out` where that is given."""
         if self.fused is not None:
-            return self.fused.logits(x, weight)
-        return self.linear(x, weight, None).float()
+            return self.fused.logits(x, weight, out)
+        logits = self.linear(x, weight, None).float()
+        return logits if out is None else out.copy_(logits)
 
 
 OP_NAMES = (

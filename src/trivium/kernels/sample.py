@@ -107,7 +107,8 @@ class SampleBatch:
 
 
 def reference(logits: Tensor, batch: SampleBatch) -> Tensor:
-    """logits float32 [M, V] -> int64 [M]: tokens, or one of the negative numbers above."""
+    """logits [M, V] -> int64 [M]: tokens, or one of the negative numbers above. All is computed in float32."""
+    logits = logits.float()
     largest = logits.amax(dim=-1)
     is_sound = torch.isfinite(largest)  # a NaN anywhere makes the largest NaN, an overflow infinite
     if batch.changes_logits:

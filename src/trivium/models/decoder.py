@@ -84,9 +84,10 @@ class Decoder:
             hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, ops)
         return self.final_norm.forward(hidden, ops)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [M, H], as `forward` gave it -> float32 [M, V]."""
-        logits = self.ops.logits(hidden, self.lm_head)
-        if self.spec.final_softcap is not None:
-            logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
-        return logits
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """hidden [M, H], as `forward` gave it -> [M, V], float32 or of hidden's type; in `out` where that is given."""
+        if self.spec.final_softcap is None:
+            return self.ops.logits(hidden, self.lm_head, out)
+        logits = self.ops.logits(hidden, self.lm_head).float()
+        logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
+        return logits if out is None else out.copy_(logits)

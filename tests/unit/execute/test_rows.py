@@ -7,6 +7,7 @@ import torch
 from trivium.execute.batch import build_batch
 from trivium.execute.rows import Rows
 from trivium.execute.sampler import why_host_is_needed
+from trivium.kernels.sample import NOT_FINITE
 from trivium.types.kv import KVGroup, KVSpec
 from trivium.types.request import Sampling, Stopping, ThinkingBudget
 from trivium.types.step import RowStart, RowWork, TableUpdate
@@ -29,20 +30,30 @@ def step_tokens(rows: Rows, *work: tuple[int, int, int]) -> list[int]:
 
 def test_a_step_computes_tokens_that_the_host_has_not_heard_of() -> None:
     rows = rows_with((11, 12), (21,), (31, 32, 33))
-    rows.expect(np.array([2, 0]), torch.tensor([39, 19]))
+    rows.put_drawn(torch.tensor([39, 19]))
+    rows.expect(np.array([2, 0]))
     assert step_tokens(rows, (0, 2, 1), (1, 0, 1), (2, 3, 1)) == [19, 21, 39]
     assert step_tokens(rows, (2, 1, 3)) == [32, 33, 39]
 
 
 def test_what_was_expected_stands_in_its_row_once_the_host_hears_of_it() -> None:
     rows = rows_with((11, 12), (21,))
-    first = rows.expect(np.array([0, 1]), torch.tensor([13, 22]))
+    rows.put_drawn(torch.tensor([13, 22]))
+    first = rows.expect(np.array([0, 1]))
     rows.learn(np.array([0, 1]), first, np.array([13, 22]))
-    second = rows.expect(np.array([1]), torch.tensor([23]))
+    rows.put_drawn(torch.tensor([23]))
+    second = rows.expect(np.array([1]))
     assert step_tokens(rows, (0, 2, 1), (1, 1, 2)) == [13, 22, 23]
     rows.learn(np.array([1]), second, np.array([23]))
     assert [rows.tokens_of(row).tolist() for row in (0, 1)] == [[11, 12, 13], [21, 22, 23]]
     assert rows.num_unknown == 0
+
+
+def test_a_row_that_failed_goes_on_with_a_token_of_the_vocabulary() -> None:
+    rows = rows_with((11, 12), (21,))
+    rows.put_drawn(torch.tensor([NOT_FINITE, 22]))
+    rows.expect(np.array([0, 1]))
+    assert step_tokens(rows, (0, 2, 1), (1, 1, 1)) == [0, 22]
 
 
 BUDGET = ThinkingBudget(max_tokens=1, begin=(), end=(5,), closing=(5,))

@@ -152,15 +152,17 @@ def skinny_linear(
     residual: Tensor | None = None,
     activation: Activation | None = None,
     dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """x [T, in], T up to MAX_ROWS, weight [out, in] -> [T, out] of `dtype` (None: that of x).
+    """x [T, in], T up to MAX_ROWS, weight [out, in] -> [T, out] of `dtype` (None: that of x), in `out` where that is given.
 
     With `norm` [in], x is normed first. With `activation`, the first half of the weight's rows is the gate, the other
     half is multiplied by it, and the result is [T, out / 2]. `residual` [T, out], contiguous, is added last.
     """
     num_rows, num_in = x.shape
     num_out = weight.shape[0] // (1 if activation is None else 2)
-    out = torch.empty((num_rows, num_out), dtype=dtype or x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty((num_rows, num_out), dtype=dtype or x.dtype, device=x.device)
     grid = (triton.cdiv(num_out, tiles.outputs),)
     flags = {
         "NUM_IN": num_in,
