@@ -23,6 +23,7 @@ from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import DecodeTiles, decode_attention
 from trivium.kernels.triton.experts import GroupedTiles, StreamTiles, grouped_experts, stream_experts
 from trivium.kernels.triton.prefill_attention import PrefillTiles, prefill_attention
+from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention
 from trivium.kernels.triton.rms_norm import rms_norm
 from trivium.kernels.triton.route import route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles, skinny_linear
@@ -300,7 +301,7 @@ def micro_decode_attention() -> Iterator[Timed]:
 def micro_prefill_attention() -> Iterator[Timed]:
     random = torch.Generator().manual_seed(1)
     for num_q, num_kv in ((32, 8), (16, 8), (32, 4)):
-        for rows in ([(8192, 8192)], [(1024, 1024)] * 8, [(64, 2112)] * 64):
+        for rows in ([(8192, 8192)], [(1024, 1024)] * 8, [(200, 200)] * 40, [(64, 2112)] * 64):
             arguments = fused_cases.paged_arguments(random, rows, num_q, num_kv, 128, 64, BF16, None, None, False)
             parts, _, _, keys, values, batch, rules = fused_cases.mapped(arguments, lambda x: x.to(DEVICE))
             torch.nan_to_num_(keys), torch.nan_to_num_(values)
@@ -314,11 +315,22 @@ def micro_prefill_attention() -> Iterator[Timed]:
                 candidates[f"{queries}x{keys_at_once} w{warps} s{stages}"] = lambda tiles=tiles: timed(
                     [lambda: prefill_attention(q, keys, values, batch, rules, tiles)]
                 )
+            out = torch.empty((len(q), q.shape[1]), dtype=BF16, device=DEVICE)
+            for queries, keys_at_once, warps, stages in (
+                (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2),
+            ):  # fmt: skip
+                if rows[0][0] != rows[0][1]:
+                    continue
+                prompt_tiles = PromptTiles(queries, keys_at_once, warps, stages)
+                label = f"prompts {queries}x{keys_at_once} w{warps} s{stages}"
+                candidates[label] = lambda tiles=prompt_tiles: timed(
+                    [lambda: prompt_attention(q, k, v, batch.query_starts, len(rows), rules, tiles, out)]
+                )
             if len(rows) == 1:
                 candidates["torch: cudnn or flash"] = lambda: timed([lambda: _library_attention(q, k, v, rules)])
             pairs = sum(count * keys_seen - count * (count - 1) / 2 for count, keys_seen in rows)
             name = f"prefill attention {num_q}/{num_kv}, {len(rows)} rows of {rows[0]}"
-            yield from best(name, candidates, computed=4 * pairs * num_q * 128)
+            yield from best(name, candidates, computed=4 * pairs * num_q * 128, show=9)
 
 
 def micro_experts() -> Iterator[Timed]:

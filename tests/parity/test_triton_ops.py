@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from triton_interpreter import INTERPRETS, let_scalars_be_indices
 
 pytest.importorskip("triton")
 from trivium.kernels import fused_cases, gated, rms_norm
+from trivium.kernels.attention import HeadRules
 from trivium.kernels.cases import error
 from trivium.kernels.cuda import gpu_ops
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton.argmax import argmax
+from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention, takes_prompts
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()
@@ -50,6 +53,30 @@ def test_single_ops_are_near_the_reference(op) -> None:
     for case in op.cases(fresh()):
         off = error(getattr(TRITON, name)(*case.arguments), op.reference(*case.arguments))
         assert off <= 2 * op.TOLERANCE, f"{case.name}: {off}"
+
+
+@pytest.mark.parametrize("queries, keys", [(32, 16), (16, 16), (64, 64)])
+def test_whole_prompts_see_themselves_alone(queries: int, keys: int) -> None:
+    """Of five rows the first and the fourth are not asked for, and hold no numbers."""
+    lengths = [7, 45, 1, 20, 64]
+    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    parts = torch.randn(sum(lengths), (4 + 2 + 2) * 64, generator=fresh()).to(torch.float16)
+    others = [slice(starts[row], starts[row + 1]) for row in (0, 3)]
+    for tokens in others:
+        parts[tokens] = float("nan")
+    q, k, v = torch.split(parts, [4 * 64, 2 * 64, 2 * 64], dim=1)
+    rules = HeadRules(head_dim=64, scale=0.2, window=None, softcap=None)
+    assert takes_prompts(q, k, v, rules)
+    tiles = PromptTiles(queries, keys, warps=4, stages=2)
+    out = torch.full_like(q, 5.0, memory_format=torch.contiguous_format)
+    prompt_attention(q, k, v, starts[1:4], 2, rules, tiles, out)
+    prompt_attention(q, k, v, starts[4:], 1, rules, tiles, out)
+    for row in (1, 2, 4):
+        tokens = slice(starts[row], starts[row + 1])
+        heads = [x[tokens].view(-1, x.shape[1] // 64, 64).transpose(0, 1).double() for x in (q, k, v)]
+        wanted = F.scaled_dot_product_attention(*heads, is_causal=True, scale=0.2, enable_gqa=True)
+        assert error(out[tokens].view(-1, 4, 64).transpose(0, 1).double(), wanted) < 2e-3
+    assert all(bool((out[tokens] == 5.0).all()) for tokens in others)
 
 
 def test_argmax_finds_the_lowest_of_equals_and_notices_what_is_no_number() -> None:

@@ -40,6 +40,7 @@ from trivium.kernels.triton.experts import grouped_experts, stream_experts
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.heads import turn_and_store
 from trivium.kernels.triton.prefill_attention import prefill_attention
+from trivium.kernels.triton.prompt_attention import prompt_attention, takes_prompts
 from trivium.kernels.triton.rms_norm import rms_norm
 from trivium.kernels.triton.route import route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
@@ -287,7 +288,16 @@ class CudaKernels:
                 return result
             out[-tokens:] = result
             return out
-        return self._prefill(q, keys, values, batch, rules, out)
+        first, num_new = _new_prompts(batch.spans)
+        tiles = choose.prompt_tiles(num_new)
+        if tiles is None or not takes_prompts(q, k, v, rules):
+            return self._prefill(q, keys, values, batch, rules, out)
+        out = torch.empty((len(q), q.shape[1]), dtype=q.dtype, device=q.device) if out is None else out
+        if first:
+            self._prefill(q, keys, values, _rows(batch, slice(0, first), slots=batch.slots), rules, out)
+        num_rows = len(batch.spans) - first
+        prompt_attention(q, k, v, batch.query_starts[first:], num_rows, rules, tiles, out)
+        return out
 
     def _reference_experts(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
         x = rms_norm(hidden, norm, eps)
@@ -306,6 +316,15 @@ def _rows(batch: AttentionBatch, rows: slice, slots: Tensor) -> AttentionBatch:
         slots=slots,
         num_single=0,
     )
+
+
+def _new_prompts(spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """(the first of the rows at the end that have no earlier keys, their tokens)."""
+    first, num_tokens = len(spans), 0
+    while first and spans[first - 1][0] == spans[first - 1][1]:
+        first -= 1
+        num_tokens += spans[first][0]
+    return first, num_tokens
 
 
 def _library_attends(tokens: int, keys: int, q: Tensor, rules: HeadRules) -> bool:

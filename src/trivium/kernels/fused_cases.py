@@ -106,6 +106,7 @@ def attention_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> It
             "many decode": [(1, 3 + 11 * i) for i in range(100)],
             "prefill": [(5, 5), (3, 33), (17, 49), (1, 20), (300, 300), (129, 1000), (1, 400)],
             "mixed": [(1, 40), (1, 700), (33, 70), (9, 9), (700, 701), (1, 1)],
+            "prompts": [(1, 40), (33, 70), (300, 300), (77, 77), (129, 129), (1, 1), (256, 256), (640, 640)],
             "long": [(2500, 2500)],
         }
     for num_q, num_kv, size, half in heads:

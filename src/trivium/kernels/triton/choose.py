@@ -5,6 +5,7 @@ from __future__ import annotations
 from trivium.kernels.triton.decode_attention import DecodeTiles
 from trivium.kernels.triton.experts import GroupedTiles, StreamTiles
 from trivium.kernels.triton.prefill_attention import PrefillTiles
+from trivium.kernels.triton.prompt_attention import PromptTiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles
 
 MAX_SPLITS = 32
@@ -39,6 +40,11 @@ def prefill_tiles(head_dim: int, element_bytes: int) -> PrefillTiles:
     if head_dim > 128:
         return PrefillTiles(queries=64, keys=32, warps=4, stages=2)
     return PrefillTiles(queries=128, keys=64, warps=8, stages=3)
+
+
+def prompt_tiles(num_tokens: int) -> PromptTiles | None:
+    """None: so few tokens of new prompts that they are no work of their own."""
+    return PromptTiles(queries=128, keys=64, warps=8, stages=2) if num_tokens >= 512 else None
 
 
 def stream_tiles() -> tuple[StreamTiles, StreamTiles]:

@@ -26,7 +26,7 @@ class PrefillTiles:
 
 
 @triton.jit
-def _row_of(starts, num_rows, tile, BLOCK_Q: tl.constexpr):
+def row_of(starts, num_rows, tile, BLOCK_Q: tl.constexpr):
     """The row whose tiles hold `tile`: tiles of row r begin at starts[r] // BLOCK_Q + r, one more than it may need."""
     low = tl.full((), 0, tl.int32)
     high = tl.full((), 0, tl.int32) + num_rows
@@ -102,7 +102,7 @@ def _prefill(
     # The last tiles of a row see the most keys: they go first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
-    row = _row_of(starts, num_rows, tile, BLOCK_Q)
+    row = row_of(starts, num_rows, tile, BLOCK_Q)
     start = tl.load(starts + row)
     count = tl.load(starts + row + 1) - start
     first = (tile - (start // BLOCK_Q + row)) * BLOCK_Q  # token of the row
