@@ -85,3 +85,21 @@ def test_other_activations_than_float32_run_eagerly_and_say_so(tmp_path: Path) -
     rows = Rows(4, 128, spec, torch.device("cpu"))
     graph = GraphMode(model, KVCache(spec, 4, model.ops.kv_layout, "cpu"), rows)
     assert graph.state == "none: activations are bfloat16, and native ops take float32"
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_the_states_of_wanted_tokens_are_those_that_all_tokens_would_have(
+    family: TinyFamily, kernels: str, tmp_path: Path
+) -> None:
+    family.save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops(kernels), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    kv = KVCache(spec, 10 * len(spec.groups), model.ops.kv_layout, "cpu")
+    rows = Rows(8, 128, spec, torch.device("cpu"))
+    graph = GraphMode(model, kv, rows)
+    batch = build_batch(rows, first_step(len(spec.groups), rows, [40, 1, 17]), BLOCK_SIZE, torch.device("cpu"))
+    every = graph.forward(batch)
+    for wanted in ([0, 39, 40, 57], [40], []):
+        states = graph.forward(batch, torch.tensor(wanted, dtype=torch.int64))
+        assert torch.allclose(states, every[wanted], rtol=0, atol=1e-5 * every.abs().max().item())

@@ -65,20 +65,22 @@ class GraphMode:
             return self._decode.decode(step.work, size)
         return None
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Hidden states [T, H] of the batch's tokens, after the final norm."""
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        """Hidden states [T, H] of the batch's tokens, after the final norm; with `wanted`, int64 [M], of those: [M, H]."""
         if self._graph is None:
             self.eager[self._why_eager] += 1
         else:
             self.replayed += 1
-        return self.uncounted(batch)
+        return self.uncounted(batch, wanted)
 
-    def uncounted(self, batch: Batch) -> Tensor:
+    def uncounted(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """As `forward`, for a look that is no step of its own."""
         rotations = self._model.rotations(batch.positions, batch.lengths)
         if self._graph is None:
-            return self._model.through_layers(batch.tokens, rotations, batch.attention, self._kv, self._model.ops)
-        return self._graph.run(batch.tokens, rotations, batch.attention)
+            ops = self._model.ops
+            return self._model.through_layers(batch.tokens, rotations, batch.attention, self._kv, ops, wanted)
+        hidden = self._graph.run(batch.tokens, rotations, batch.attention)
+        return hidden if wanted is None else hidden[wanted]
 
     def _record(self) -> Graph:
         record = self._model.ops.record

@@ -224,17 +224,23 @@ class Runner:
         fault_point("runner.batch")
         batch = batch or self._build(step, step.work)
         fault_point("runner.forward")
+        states = self._last_states(step, batch, op_by_op, running)
+        if row_ids := [work.row for work in step.work if work.samples]:
+            if self._pooling:
+                self._pool(states, row_ids, running)
+            fault_point("runner.head")
+            self._draw(self._model.logits(states), row_ids, running)
+
+    def _last_states(self, step: Step, batch: Batch, op_by_op: Tensor | None, running: RunningStep) -> Tensor:
+        """Hidden states [M, H] of the last tokens of rows that sample; those of all tokens only where somebody asks."""
+        if op_by_op is None and not self._prompt_scores:
+            return self.graph.forward(batch, wanted=batch.last)
         hidden = self.graph.forward(batch)
         if op_by_op is not None:
             self._shadow.hold(hidden, op_by_op, self._model, self._kv, batch, is_captured=False)
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
-        if row_ids := [work.row for work in step.work if work.samples]:
-            states = hidden[batch.last]
-            if self._pooling:
-                self._pool(states, row_ids, running)
-            fault_point("runner.head")
-            self._draw(self._model.logits(states), row_ids, running)
+        return hidden[batch.last]
 
     def _pool(self, states: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
         pooled = {row: states[place] for place, row in enumerate(row_ids) if row in self._pooling}

@@ -73,15 +73,21 @@ class Decoder:
         attention: Sequence[AttentionBatch],
         kv: KVCache,
         ops: Ops,
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        """The part of `forward` that is ops alone, and can be recorded."""
+        """The part of `forward` that is ops alone, and can be recorded.
+
+        With `wanted`, int64 [M], the result is of those tokens alone: what the last layer would make of the others, of
+        which later ones see only the keys and values, is not computed.
+        """
         hidden = ops.embed(tokens, self.embedding, self.dtype)
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
         for index, layer in enumerate(self.layers):
             layer_kv = kv.layer(index)
             rotation = rotations[self.rope_of_layer[index]]
-            hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, ops)
+            ends_here = wanted if index == len(self.layers) - 1 else None
+            hidden = layer.forward(hidden, rotation, attention[layer_kv.group], layer_kv, ops, ends_here)
         return self.final_norm.forward(hidden, ops)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

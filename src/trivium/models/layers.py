@@ -181,7 +181,20 @@ class Layer:
             mlp=mlp,
         )
 
-    def forward(self, hidden: Tensor, rotation: Rotation, batch: AttentionBatch, kv: LayerKV, ops: Ops) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        rotation: Rotation,
+        batch: AttentionBatch,
+        kv: LayerKV,
+        ops: Ops,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """hidden [T, H] -> [T, H]; with `wanted`, int64 [M], those tokens alone: [M, H]."""
         mixed = self.attention.forward(hidden, rotation, batch, kv, ops)
+        if wanted is not None:
+            mixed, hidden = mixed[wanted], hidden[wanted]
+            if not len(wanted):
+                return hidden
         hidden = add_result(hidden, mixed, self.attention.o, self.attention_post_norm, ops)
         return self.mlp.forward(hidden, ops)
