@@ -14,6 +14,12 @@ void require_index(int64_t index, int64_t limit, const char* what) {
                                 std::to_string(limit - 1));
 }
 
+void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) {
+    t.require_dtype(DType::f32);
+    t.require_shape({tokens, heads, dim});
+    t.require_contiguous_tail(2);
+}
+
 WeightType type_named(std::string_view name) {
     for (int i = 0; i < num_weight_types; ++i)
         if (name == weight_layouts[i].name) return static_cast<WeightType>(i);

@@ -20,6 +20,8 @@ struct WeightTensor {
 // Each throws std::invalid_argument, or std::out_of_range for an index, unless it holds.
 void require(bool condition, const std::string& message);
 void require_index(int64_t index, int64_t limit, const char* what);
+// [tokens, heads, dim] float32 whose heads are dense.
+void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim);
 
 WeightType type_named(std::string_view name);
 WeightType type_of(const WeightTensor& weight);

@@ -150,12 +150,13 @@ std::vector<float> sample_results(const Kernels& kernels) {
         kernels.write_keys(write);
         write.head = cache(values).data;
         kernels.write_values(write);
-        const Attention attention = {cache(keys), cache(values), type, num_keys, 1, dim, 0.125f, 0, 30.0f};
+        const Attention attention = {x.data() + columns, dim, dim, attended.data(), dim, dim, cache(keys), cache(values),
+                                     type, num_keys, 1, dim, 0.125f, 0, 30.0f};
         std::vector<float> memory(kernels.attention_sizes(attention, num_queries).scratch + 16);
         float* attention_scratch = memory.data();
         while (reinterpret_cast<uintptr_t>(attention_scratch) % 64) ++attention_scratch;
-        kernels.attention(attention, {x.data() + columns, dim, dim, attended.data(), dim, dim, num_queries,
-                                      num_keys - num_queries, 0, table, 0, 1, nullptr, attention_scratch});
+        const AttentionRow row = {0, num_queries, num_keys - num_queries, table, 0, 1};
+        kernels.attention(attention, {&row, 1, num_queries, 0, 0, 1, nullptr, attention_scratch});
         results.insert(results.end(), attended.begin(), attended.end());
     }
     return results;

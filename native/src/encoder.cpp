@@ -9,15 +9,8 @@ namespace trivium {
 
 namespace {
 
-// [tokens, heads, dim] float32 whose heads are dense.
-void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) {
-    t.require_dtype(DType::f32);
-    t.require_shape({tokens, heads, dim});
-    t.require_contiguous_tail(2);
-}
-
 constexpr int64_t text_block = 16;  // tokens: the least that a kernel reads where they lie
-constexpr int64_t queries_per_part = 96;
+constexpr int64_t queries_together = 96;
 
 }  // namespace
 
@@ -110,23 +103,21 @@ void Ops::text_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
                      : kernels_.write_values(written(v, values, task - heads));
     });
 
-    attention_parts_.clear();
+    attention_rows_.clear();
     for (int64_t n = 0; n < texts; ++n) {
         const int64_t count = start[n + 1] - start[n];
         const int32_t* const table = blocks.data() + first_block[static_cast<size_t>(n)];
-        for (int64_t first = 0; first < count; first += queries_per_part) {
-            const int64_t queries = std::min(queries_per_part, count - first), token = start[n] + first;
+        for (int64_t first = 0; first < count; first += queries_together) {
+            const int64_t queries = std::min(queries_together, count - first), token = start[n] + first;
             const int64_t begin = reach < 0 ? 0 : std::max<int64_t>(0, first - reach);
             const int64_t end = reach < 0 ? count : std::min(count, first + queries + reach);
-            for (int64_t head = 0; head < heads; ++head)
-                attention_parts_.push_back(
-                    {q.as<const float>() + token * q.strides[0] + head * q.strides[1], q.strides[0], q.strides[1],
-                     out.as<float>() + token * out.strides[0] + head * out.strides[1], out.strides[0], out.strides[1],
-                     queries, first, head, table, begin / attention_tile, ceil_div(end, attention_tile), nullptr, nullptr,
-                     count});
+            attention_rows_.push_back({token, queries, first, table, begin / attention_tile, ceil_div(end, attention_tile),
+                                       0, 0, count});
         }
     }
-    attend({keys, values, KVType::f32, text_block, 1, dim, scale, reach < 0 ? 0 : reach + 1, 0.0f, true});
+    attend({q.as<const float>(), q.strides[0], q.strides[1], out.as<float>(), out.strides[0], out.strides[1], keys, values,
+            KVType::f32, text_block, 1, dim, scale, reach < 0 ? 0 : reach + 1, 0.0f, true},
+           heads);
 }
 
 }  // namespace trivium

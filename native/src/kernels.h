@@ -1,5 +1,5 @@
-// What each instruction set provides: serial pieces of work, which ops.cpp checks the inputs of and spreads over
-// threads. Every piece gives one result in one fixed order of operations, whatever else is computed beside it; that is
+// What each instruction set provides: serial pieces of work, which ops.cpp and its siblings check the inputs of and spread
+// over threads. Every piece gives one result in one fixed order of operations, whatever else is computed beside it; that is
 // what makes a row's result the same to the last bit alone, in a batch, and however its prompt was cut.
 //
 // Activations are float32, rows of contiguous elements; strides are in elements.
@@ -77,6 +77,12 @@ struct KVWrite {
 
 // What all pieces of one attention call share.
 struct Attention {
+    const float* q;  // first query, first head
+    int64_t q_token_stride;
+    int64_t q_head_stride;
+    float* out;
+    int64_t out_token_stride;
+    int64_t out_head_stride;
     PagedCache keys;
     PagedCache values;
     KVType type;
@@ -90,23 +96,31 @@ struct Attention {
 };
 constexpr int64_t attention_tile = 128;  // keys, cut at absolute positions
 
-// Queries of one row, in the heads of one group, against some tiles of keys of one key head.
-struct AttentionPart {
-    const float* q;  // first query, first head of the group
-    int64_t q_token_stride;
-    int64_t q_head_stride;
-    float* out;
-    int64_t out_token_stride;
-    int64_t out_head_stride;
+// Queries of one row that follow each other.
+struct AttentionRow {
+    int64_t token;  // the first query's place among all
     int64_t num_queries;
-    int64_t position;  // of the first query
-    int64_t key_head;
+    int64_t position;      // of the first query
     const int32_t* table;  // the row's blocks; all that the queries see are valid
+    int64_t first_tile;    // of those that the queries see
+    int64_t last_tile;
+    // Tiles that lie in the same blocks as those of the part's row before this one, and that all queries of both see
+    // wholly.
+    int64_t first_shared = 0;
+    int64_t last_shared = 0;
+    int64_t num_keys = 0;  // of the row, where queries see both ways
+};
+
+// Queries of some rows, in the heads of one group, against some tiles of keys of one key head.
+struct AttentionPart {
+    const AttentionRow* rows;
+    int64_t num_rows;
+    int64_t num_queries;  // of all rows
+    int64_t key_head;
     int64_t first_tile;
     int64_t last_tile;
     float* results;  // AttentionSizes::tile_results floats for each of the tiles; null: the tiles are all, `out` is written
     float* scratch;  // AttentionSizes::scratch floats
-    int64_t num_keys = 0;  // of the row, where queries see both ways
 };
 struct AttentionSizes {
     int64_t scratch;

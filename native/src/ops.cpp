@@ -1,7 +1,6 @@
 #include "ops.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -12,14 +11,6 @@
 namespace trivium {
 
 namespace {
-
-// Elements of cheap work (a norm, a copy) that are worth handing to another thread.
-constexpr int64_t cheap_elements_per_task = 4096;
-
-// (query, head) pairs that share one pass over the keys of their head, where a group allows.
-constexpr int64_t attention_items_together = 96;
-// A part of more items is not cut between tiles: there are other parts beside it, and the results between take memory.
-constexpr int64_t most_items_to_cut = 32;
 
 // The weight [..., rows, columns] as one matrix of all its rows, with `columns` checked.
 Matrix matrix_of(const WeightTensor& weight, int64_t columns) {
@@ -46,52 +37,6 @@ int64_t columns_of(const WeightTensor& weight) {
     const WeightLayout& blocks = layout(type_of(weight));
     require(last % blocks.block_bytes == 0, std::string(t.name) + " does not hold whole blocks");
     return last / blocks.block_bytes * blocks.block_elements;
-}
-
-// [tokens, heads, dim] float32 whose heads are dense.
-void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) {
-    t.require_dtype(DType::f32);
-    t.require_shape({tokens, heads, dim});
-    t.require_contiguous_tail(2);
-}
-
-struct Caches {
-    KVType type;
-    int64_t num_blocks, heads, block_size, dim;
-    PagedCache keys, values;
-};
-
-// float32 and bfloat16: keys [num_blocks, heads, dim / pair, block_size, pair] and values [num_blocks, heads,
-// block_size / pair, dim, pair], with pairs of 1 or 2. int8: both [num_blocks, heads, block_size, dim + 4], whose bytes are
-// scales and then pairs.
-Caches caches_of(const Tensor& keys, const Tensor& values) {
-    constexpr int64_t scale_bytes = 4;
-    const auto paged = [](const Tensor& cache, int64_t element_bytes) -> PagedCache {
-        cache.require_contiguous_tail(2);
-        return {cache.as<uint8_t>(), cache.strides[0] * element_bytes, cache.strides[1] * element_bytes};
-    };
-    Caches caches;
-    values.require_dtype(keys.dtype);
-    if (keys.dtype == DType::i8) {
-        keys.require_shape({-1, -1, -1, -1});
-        caches = {KVType::int8, keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3] - scale_bytes, paged(keys, 1),
-                  paged(values, 1)};
-        values.require_shape({caches.num_blocks, caches.heads, caches.block_size, keys.shape[3]});
-    } else {
-        require(keys.dtype == DType::f32 || keys.dtype == DType::bf16, "key_cache must be float32, bfloat16 or int8");
-        const bool in_pairs = keys.dtype == DType::bf16;
-        const int64_t pair = in_pairs ? 2 : 1, bytes = in_pairs ? 2 : 4;
-        keys.require_shape({-1, -1, -1, -1, pair});
-        caches = {in_pairs ? KVType::bf16 : KVType::f32, keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2] * pair,
-                  paged(keys, bytes), paged(values, bytes)};
-        values.require_shape({caches.num_blocks, caches.heads, caches.block_size / pair, caches.dim, pair});
-    }
-    require(caches.block_size > 0, "key_cache must have a block size of at least 1");
-    require(caches.dim > 0 && caches.dim <= max_kv_dim,
-            "key_cache must have heads of 1 to " + std::to_string(max_kv_dim) + " dimensions");
-    require(caches.type == KVType::f32 || (caches.block_size % 2 == 0 && caches.dim % 2 == 0),
-            "key_cache must have an even block size and even heads");
-    return caches;
 }
 
 }  // namespace
@@ -394,144 +339,6 @@ void Ops::gated(const Tensor& gate, const Tensor& up, Activation activation, con
         for (int64_t i = task * rows_per_task; i < last; ++i)
             kernels_.gated(gate.as<const float>() + i * gate.strides[0], up.as<const float>() + i * up.strides[0],
                            activation, out.as<float>() + i * out.strides[0], width);
-    });
-}
-
-void Ops::write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const Tensor& value_cache,
-                   const Tensor& slots) {
-    k.require_shape({-1, -1, -1});
-    const int64_t tokens = k.shape[0], heads = k.shape[1], dim = k.shape[2];
-    require_heads(k, tokens, heads, dim);
-    require_heads(v, tokens, heads, dim);
-    const Caches caches = caches_of(key_cache, value_cache);
-    require(caches.heads == heads && caches.dim == dim, "key_cache must have the heads and dimensions of k");
-    key_cache.require_no_overlap();
-    value_cache.require_no_overlap();
-    slots.require_dtype(DType::i64);
-    slots.require_shape({tokens});
-    slots.require_contiguous();
-    const int64_t* const slot = slots.as<const int64_t>();
-    for (int64_t i = 0; i < tokens; ++i) require_index(slot[i], caches.num_blocks * caches.block_size, "slot");
-
-    const std::lock_guard lock(one_call_);
-    const auto part = [&](const Tensor& x, const PagedCache& cache, int64_t head) -> KVWrite {
-        return {x.as<const float>() + head * x.strides[1], x.strides[0], tokens, slot, cache.data + head * cache.head_bytes,
-                cache.block_bytes, caches.block_size, dim, caches.type};
-    };
-    // A thread writes all tokens of a head: tokens may share a slot, and then the last must win, and they share words.
-    const int64_t heads_per_task = tokens * heads * dim < cheap_elements_per_task ? heads : 1;
-    const int64_t tasks_of_keys = ceil_div(heads, heads_per_task);
-    pool_.run(2 * tasks_of_keys, [&](int64_t task, int) {
-        const int64_t first = task % tasks_of_keys * heads_per_task;
-        for (int64_t head = first; head < std::min(heads, first + heads_per_task); ++head)
-            task < tasks_of_keys ? kernels_.write_keys(part(k, caches.keys, head))
-                                 : kernels_.write_values(part(v, caches.values, head));
-    });
-}
-
-void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
-                          const AttentionTensors& batch, float scale, int64_t window, float softcap,
-                          const Tensor& out) {
-    q.require_shape({-1, -1, -1});
-    const int64_t tokens = q.shape[0], heads = q.shape[1], dim = q.shape[2];
-    require_heads(q, tokens, heads, dim);
-    require_heads(out, tokens, heads, dim);
-    out.require_no_overlap();
-    const Caches caches = caches_of(key_cache, value_cache);
-    require(caches.dim == dim, "key_cache must have the dimensions of q");
-    require(caches.heads > 0 && heads % caches.heads == 0,
-            "the heads of q are not a multiple of the heads of the cache");
-    require(scale > 0, "scale must be above 0");
-    require(window >= 0, "window must be positive");
-    for (const Tensor* t : {&batch.query_starts, &batch.context_lens, &batch.block_table}) {
-        t->require_dtype(DType::i32);
-        t->require_contiguous();
-    }
-    batch.block_table.require_shape({-1, -1});
-    const int64_t rows = batch.block_table.shape[0], table_width = batch.block_table.shape[1];
-    batch.query_starts.require_shape({rows + 1});
-    batch.context_lens.require_shape({rows});
-    const int32_t* const starts = batch.query_starts.as<const int32_t>();
-    const int32_t* const contexts = batch.context_lens.as<const int32_t>();
-    require(starts[0] == 0 && starts[rows] == tokens, "query_starts must run from 0 to the number of queries");
-
-    const std::lock_guard lock(one_call_);
-    const int64_t group = heads / caches.heads;
-    const int64_t queries_per_part = std::max<int64_t>(1, attention_items_together / group);
-    attention_parts_.clear();
-    for (int64_t row = 0; row < rows; ++row) {
-        const int64_t count = int64_t{starts[row + 1]} - starts[row], position = contexts[row] - count;
-        require(count >= 0 && position >= 0, "row " + std::to_string(row) + " has fewer keys than queries");
-        if (count == 0) continue;
-        const auto oldest_seen = [&](int64_t i) { return window && i >= window ? i - window + 1 : 0; };
-        const int64_t last_block = (contexts[row] - 1) / caches.block_size;
-        require(last_block < table_width, "the block table of row " + std::to_string(row) + " is too short");
-        const int32_t* const table = batch.block_table.as<const int32_t>() + row * table_width;
-        for (int64_t i = oldest_seen(position) / caches.block_size; i <= last_block; ++i)
-            require_index(table[i], caches.num_blocks, "block");
-        // The last queries, which have most to do, first: then threads end together.
-        for (int64_t first = (count - 1) / queries_per_part * queries_per_part; first >= 0; first -= queries_per_part) {
-            const int64_t queries = std::min(queries_per_part, count - first), token = starts[row] + first;
-            for (int64_t head = 0; head < caches.heads; ++head)
-                attention_parts_.push_back(
-                    {q.as<const float>() + token * q.strides[0] + head * group * q.strides[1], q.strides[0], q.strides[1],
-                     out.as<float>() + token * out.strides[0] + head * group * out.strides[1], out.strides[0],
-                     out.strides[1], queries, position + first, head, table,
-                     oldest_seen(position + first) / attention_tile,
-                     ceil_div(position + first + queries, attention_tile), nullptr, nullptr});
-        }
-    }
-    attend({caches.keys, caches.values, caches.type, caches.block_size, group, dim, scale, window, softcap});
-}
-
-void Ops::attend(const Attention& attention) {
-    const auto cost = [&](const AttentionPart& part) { return part.num_queries * (part.last_tile - part.first_tile); };
-    int64_t total = 0, scratch_floats = 0, result_floats = 0;
-    for (const AttentionPart& part : attention_parts_) total += cost(part);
-    const int64_t worth_cutting = ceil_div(total, 2 * pool_.num_threads());
-
-    // Parts of few queries that would keep one thread busy while others wait are cut between tiles of keys.
-    struct Piece {
-        int64_t part, first_tile, last_tile;
-    };
-    std::vector<Piece> pieces;
-    std::vector<int> pieces_of(attention_parts_.size());
-    std::vector<AttentionSizes> sizes(attention_parts_.size());
-    for (size_t i = 0; i < attention_parts_.size(); ++i) {
-        const AttentionPart& part = attention_parts_[i];
-        sizes[i] = kernels_.attention_sizes(attention, part.num_queries * attention.group);
-        scratch_floats = std::max(scratch_floats, sizes[i].scratch);
-        const int64_t tiles = part.last_tile - part.first_tile;
-        const bool cuts = pool_.num_threads() > 1 && part.num_queries * attention.group <= most_items_to_cut;
-        const int64_t count = cuts ? std::min(tiles, ceil_div(cost(part), worth_cutting)) : 1;
-        for (int64_t c = 0; c < count; ++c)
-            pieces.push_back({static_cast<int64_t>(i), part.first_tile + tiles * c / count,
-                              part.first_tile + tiles * (c + 1) / count});
-        pieces_of[i] = static_cast<int>(count);
-        if (count > 1) result_floats += tiles * sizes[i].tile_results;
-    }
-    float* results = attention_results_.at_least(result_floats);
-    std::vector<std::atomic<int>> left(attention_parts_.size());
-    for (size_t i = 0; i < attention_parts_.size(); ++i) {
-        left[i].store(pieces_of[i], std::memory_order_relaxed);
-        if (pieces_of[i] == 1) continue;
-        attention_parts_[i].results = results;
-        results += (attention_parts_[i].last_tile - attention_parts_[i].first_tile) * sizes[i].tile_results;
-    }
-
-    const std::vector<float*> scratch = this->scratch(scratch_floats);
-    pool_.run(static_cast<int64_t>(pieces.size()), [&](int64_t i, int worker) {
-        const Piece& piece = pieces[i];
-        AttentionPart part = attention_parts_[piece.part];
-        part.scratch = scratch[worker];
-        const AttentionPart whole = part;
-        part.first_tile = piece.first_tile;
-        part.last_tile = piece.last_tile;
-        if (whole.results) part.results += (part.first_tile - whole.first_tile) * sizes[piece.part].tile_results;
-        kernels_.attention(attention, part);
-        // Whoever finishes a part last merges its tiles.
-        if (left[piece.part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
-            kernels_.merge_attention(attention, whole);
     });
 }
 

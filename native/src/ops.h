@@ -73,6 +73,9 @@ struct ExpertTensors {
     int64_t wide;  // rows of gate and up
 };
 
+// Elements of cheap work (a norm, a copy) that are worth handing to another thread.
+constexpr int64_t cheap_elements_per_task = 4096;
+
 class Ops {
 public:
     Ops(const Kernels& kernels, int num_threads);
@@ -126,7 +129,7 @@ private:
     void prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all);
     // The rows of `from` that pairs of a token and a choice need, in the order of `pairs`.
     Activations gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices);
-    void attend(const Attention& attention);  // all of attention_parts_
+    void attend(const Attention& attention, int64_t key_heads);  // all of attention_rows_
     int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
     // work(first, count) over `num_elements` cheap elements.
     template <typename Work>
@@ -140,6 +143,7 @@ private:
     Buffer laid_x_[3];  // by the float type of the weights
     std::vector<PackedPart> packed_tasks_;
     std::vector<FloatPart> float_tasks_;
+    std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;
     Buffer text_keys_, text_values_;

@@ -106,15 +106,16 @@ void attentions(const Kernels& kernels, Draw draw) {
             write.x = v.data();
             write.head = reinterpret_cast<uint8_t*>(values.data());
             kernels.write_values(write);
-            const Attention attention = {{reinterpret_cast<uint8_t*>(keys.data()), block_bytes, 0},
+            std::vector<float> out(q.size());
+            const Attention attention = {q.data(), group * dim, dim, out.data(), group * dim, dim,
+                                         {reinterpret_cast<uint8_t*>(keys.data()), block_bytes, 0},
                                          {reinterpret_cast<uint8_t*>(values.data()), block_bytes, 0},
                                          type, block_size, group, dim, 0.125f, 0, 0.0f};
-            std::vector<float> out(q.size());
             std::vector<char> memory;
             float* const scratch = at_vector<float>(memory, 4 * kernels.attention_sizes(attention, num_queries * group).scratch);
             const int64_t last_tile = (num_keys + attention_tile - 1) / attention_tile;
-            kernels.attention(attention, {q.data(), group * dim, dim, out.data(), group * dim, dim, num_queries,
-                                          num_keys - num_queries, 0, table.data(), 0, last_tile, nullptr, scratch});
+            const AttentionRow row = {0, num_queries, num_keys - num_queries, table.data(), 0, last_tile};
+            kernels.attention(attention, {&row, 1, num_queries, 0, 0, last_tile, nullptr, scratch});
             tell("attention/" + std::to_string(int(type)) + "/" + std::to_string(num_queries), out);
         }
 }

@@ -1,5 +1,7 @@
 // Attention by AMX tiles on a processor without them: the tile instructions are modelled as the manual defines them, and
-// what they give is compared with the vector kernels to the bit. Prints one line for each case that differs, and the count.
+// what they give is compared to the bit with the vector kernels, and with what they give rows that share tiles. Prints one
+// line for each case that differs, and the count.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -19,22 +21,31 @@ struct Shape {
     float softcap;
 };
 
+// All queries as one row, or the last ones as rows of their own, which share the tiles that all of them see wholly.
+enum class As { one_row, sharing_rows };
+constexpr int64_t num_sharing = 5;
+
 template <typename Products>
-std::vector<float> attend(const Shape& s, const Attention& a, const std::vector<float>& q, const std::vector<int32_t>& table) {
-    std::vector<float> out(q.size()), memory(Attender<KVType::bf16, Products>::sizes(a, s.queries * s.group).scratch + 16);
+void attend(const Shape& s, const Attention& a, const std::vector<int32_t>& table, As as) {
+    const int64_t first = s.context - s.queries, count = as == As::one_row ? 1 : std::min(num_sharing, s.queries);
+    const int64_t start = as == As::one_row ? first : s.context - count;
+    const auto oldest_seen = [&](int64_t position) { return s.window && position >= s.window ? position - s.window + 1 : 0; };
+    std::vector<AttentionRow> rows;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t position = start + i, end = as == As::one_row ? s.context : position + 1;
+        rows.push_back({position - first, end - position, position, table.data(), oldest_seen(position) / attention_tile,
+                        (end + attention_tile - 1) / attention_tile,
+                        (oldest_seen(position) + attention_tile - 1) / attention_tile, position / attention_tile});
+    }
+    std::vector<float> memory(Attender<KVType::bf16, Products>::sizes(a, (s.context - start) * s.group).scratch + 16);
     float* scratch = memory.data();
     while (reinterpret_cast<uintptr_t>(scratch) % 64) ++scratch;
-    const int64_t row = s.heads * s.group * s.dim, position = s.context - s.queries;
-    const int64_t oldest = s.window && position >= s.window ? position - s.window + 1 : 0;
     for (int64_t head = 0; head < s.heads; ++head) {
-        const int64_t at = head * s.group * s.dim;
-        const AttentionPart part = {q.data() + at, row, s.dim, out.data() + at, row, s.dim, s.queries, position, head,
-                                    table.data(), oldest / attention_tile, (s.context + attention_tile - 1) / attention_tile,
-                                    nullptr, scratch};
+        const AttentionPart part = {rows.data(), count, s.context - start, head, rows.front().first_tile,
+                                    rows.back().last_tile, nullptr, scratch};
         const FlushDenormals flushing;
         Attender<KVType::bf16, Products>(a, part).attend();
     }
-    return out;
 }
 
 int main(int, char** arguments) {
@@ -63,19 +74,31 @@ int main(int, char** arguments) {
                     cache == keys.data() ? write_keys(write) : write_values(write);
                 }
             }
-            const Attention a = {{keys.data(), block_bytes, head_bytes}, {values.data(), block_bytes, head_bytes},
-                                 KVType::bf16, s.block_size, s.group, s.dim, 0.125f, s.window, s.softcap};
-            const std::vector<float> tiles = attend<TileProducts>(s, a, q, table);
-            const auto compare = [&](const std::vector<float>& vectors, const char* name) {
+            const int64_t q_row = s.heads * s.group * s.dim;
+            const auto attended = [&]<typename Products>(As as, const std::vector<float>& before) {
+                std::vector<float> out = before;
+                const Attention a = {q.data(), q_row, s.dim, out.data(), q_row, s.dim, {keys.data(), block_bytes, head_bytes},
+                                     {values.data(), block_bytes, head_bytes}, KVType::bf16, s.block_size, s.group, s.dim,
+                                     0.125f, s.window, s.softcap};
+                attend<Products>(s, a, table, as);
+                return out;
+            };
+            const std::vector<float> nothing(q.size());
+            const std::vector<float> tiles = attended.operator()<TileProducts>(As::one_row, nothing);
+            const auto compare = [&](const std::vector<float>& other, const char* name) {
                 ++cases;
-                if (memcmp(tiles.data(), vectors.data(), 4 * tiles.size()) == 0) return;
+                if (memcmp(tiles.data(), other.data(), 4 * tiles.size()) == 0) return;
                 ++differing;
                 std::printf("%s: %d queries of %d, heads of %d, size %g\n", name, int(s.queries), int(s.context), int(s.dim), size);
             };
-            compare(attend<VectorProducts<KVType::bf16, MultiplyAdds<KVType::bf16>>>(s, a, q, table), "multiply-adds");
+            compare(attended.operator()<VectorProducts<KVType::bf16, MultiplyAdds<KVType::bf16>>>(As::one_row, nothing),
+                    "multiply-adds");
 #if defined(__AVX512BF16__)
-            compare(attend<VectorProducts<KVType::bf16, MultiplyAddPairs>>(s, a, q, table), "pairs");
+            compare(attended.operator()<VectorProducts<KVType::bf16, MultiplyAddPairs>>(As::one_row, nothing), "pairs");
 #endif
+            std::vector<float> without_last = tiles;
+            std::fill(without_last.end() - std::min(num_sharing, s.queries) * q_row, without_last.end(), 0.0f);
+            compare(attended.operator()<TileProducts>(As::sharing_rows, without_last), "rows that share");
         }
     }
     std::printf("%d of %d differ\n", differing, cases);

@@ -15,10 +15,20 @@ struct TileProducts {
     // Fewer items leave tiles too empty to pay for copying the values into whole slices.
     static constexpr int64_t fewest_items = 8;
 
-    // While it lives, the thread's tiles have the shape that `multiply` needs.
+    // While it lives, the thread's tiles have the shape that `multiply` needs for blocks of so many items.
     class Setup {
     public:
-        explicit Setup(int64_t block_items) {
+        Setup() = default;
+        Setup(const Setup&) = delete;
+        Setup& operator=(const Setup&) = delete;
+        ~Setup() {
+            if (rows_) _tile_release();
+        }
+
+        void shape_for(int64_t block_items) {
+            const uint8_t rows = static_cast<uint8_t>(block_items < 16 ? block_items : 16);
+            if (rows == rows_) return;
+            rows_ = rows;
             struct alignas(64) {
                 uint8_t palette = 1;
                 uint8_t first_row = 0;
@@ -28,11 +38,13 @@ struct TileProducts {
             } shapes;
             for (int tile = 0; tile < 8; ++tile) {
                 shapes.row_bytes[tile] = 64;
-                shapes.rows[tile] = static_cast<uint8_t>(tile < 6 && block_items < 16 ? block_items : 16);
+                shapes.rows[tile] = tile < 6 ? rows : 16;
             }
             _tile_loadconfig(&shapes);
         }
-        ~Setup() { _tile_release(); }
+
+    private:
+        uint8_t rows_ = 0;  // of the tiles of items; 0: no shape yet
     };
 
     static void put(const Vec (&elements)[panel_vectors], Word* row) {
@@ -44,7 +56,7 @@ struct TileProducts {
     }
 
     template <typename Columns>
-    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
+    static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         if (items > 16) {
             num_groups == 2 ? multiply_tiles<true, true>(rows, slices, columns, out)
@@ -58,13 +70,13 @@ struct TileProducts {
 private:
     // Tiles 0 … 3: sums [items, 16 columns]; 4, 5: [items, 32 elements]; 6, 7: [16 pairs, 16 columns, 2].
     template <bool more_items, bool more_columns, typename Columns>
-    static inline void multiply_tiles(const Word* rows, const Slices& slices, const Columns& columns, float* out) {
+    static inline void multiply_tiles(const Rows<Word>& rows, const Slices& slices, const Columns& columns, float* out) {
         _tile_zero(0);
         if constexpr (more_columns) _tile_zero(1);
         if constexpr (more_items) _tile_zero(2);
         if constexpr (more_items && more_columns) _tile_zero(3);
         for (int64_t s = slices.first; s < slices.last; ++s) {
-            const Word* const row = rows + s * max_items * row_words;
+            const Word* const row = rows.slice(s);
             _tile_loadd(4, row, 64);
             _tile_loadd(6, columns.at(s, 0, 0), columns.row_bytes);
             _tile_dpbf16ps(0, 4, 6);

@@ -2,8 +2,9 @@
 // of its own; the tiles' results are then merged from the first to the last. So a query's result depends on its own
 // position and keys only: not on who else is computed, nor on which thread computed which tile.
 //
-// Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. Unless
-// the cache is float32, queries and softmax weights are rounded to bfloat16 (products.h).
+// Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. Where rows
+// have a tile in the same blocks of the cache, it is read once, and their items form blocks together. Unless the cache is
+// float32, queries and softmax weights are rounded to bfloat16 (products.h).
 #pragma once
 
 #include <math.h>
@@ -52,50 +53,59 @@ static inline Vec soft_cap(Vec x, float limit) {
 // To the nearest bfloat16, ties away from 0.
 static inline Vec to_nearest_bf16(Vec x) { return (Vec)(((WordVec)x + 0x8000) & 0xffff0000); }
 
-// The softmax of a block of items over some of their keys: sum over keys of weight * value, not divided by the sum of the
+// The softmax of some items over some of their keys: sum over keys of weight * value, not divided by the sum of the
 // weights yet. A weight is 2^(score - largest), with scores in units of log2.
-template <typename Products>
 struct Mixed {
-    static constexpr int64_t max_items = Products::max_items;
-    static constexpr int64_t padded_items = (max_items + 15) / 16 * 16;
+    float* largest;  // [items], and a vector more
+    float* weights;  // [items, 16]: sums of the weights of keys 0, 16, …, of keys 1, 17, …
+    float* values;   // [slices of the head, room, 32]
+    int64_t room;    // for items
 
-    float* largest;  // [padded_items]
-    float* weights;  // [max_items, 16]: sums of the weights of keys 0, 16, …, of keys 1, 17, …
-    float* values;   // [slices of the head, max_items, 32]
+    static int64_t num_floats(int64_t room, int64_t padded_dim) { return padded(room) + room * (16 + padded_dim); }
+    static Mixed in(float* memory, int64_t room) {
+        return {memory, memory + padded(room), memory + padded(room) + 16 * room, room};
+    }
+    Mixed from(int64_t item) const { return {largest + item, weights + 16 * item, values + item * panel_columns, room}; }
+    float* panel(int64_t dimension, int64_t item) const { return values + dimension * room + item * panel_columns; }
 
-    static int64_t num_floats(int64_t padded_dim) { return padded_items + max_items * (16 + padded_dim); }
-    static Mixed in(float* memory) { return {memory, memory + padded_items, memory + padded_items + 16 * max_items}; }
+private:
+    static int64_t padded(int64_t room) { return (room + 31) / 16 * 16; }
 };
 
 // Less than any score; its difference to itself is 0, which that of -infinity is not.
 constexpr float nothing_seen = -1e30f;
 
-template <typename Products>
-static void clear(const Mixed<Products>& mixed, int64_t padded_dim) {
-    for (int64_t i = 0; i < Mixed<Products>::padded_items; ++i) mixed.largest[i] = nothing_seen;
-    memset(mixed.weights, 0, 4 * Products::max_items * (16 + padded_dim));
+static inline void clear(const Mixed& mixed, int64_t items, int64_t padded_dim) {
+    for (int64_t i = 0; i < items; ++i) mixed.largest[i] = nothing_seen;
+    memset(mixed.weights, 0, 4 * 16 * items);
+    for (int64_t d = 0; d < padded_dim; d += panel_columns) memset(mixed.panel(d, 0), 0, 4 * panel_columns * items);
+}
+
+static inline void copy(const Mixed& from, const Mixed& to, int64_t items, int64_t padded_dim) {
+    memcpy(to.largest, from.largest, 4 * items);
+    memcpy(to.weights, from.weights, 4 * 16 * items);
+    for (int64_t d = 0; d < padded_dim; d += panel_columns)
+        memcpy(to.panel(d, 0), from.panel(d, 0), 4 * panel_columns * items);
 }
 
 // `all` becomes the softmax over its keys and over those of `more`.
-template <typename Products>
-static void merge(const Mixed<Products>& all, const Mixed<Products>& more, int64_t items, int64_t padded_dim) {
-    constexpr int64_t max_items = Products::max_items;
-    float keep[Mixed<Products>::padded_items], add[Mixed<Products>::padded_items];
-    for (int64_t i = 0; i < items; i += lanes) {
-        const Vec a = load(all.largest + i), b = load(more.largest + i), largest = max(a, b);
-        store(keep + i, exp2<5>(a - largest));
-        store(add + i, exp2<5>(b - largest));
-        store(all.largest + i, largest);
-    }
-    for (int64_t i = 0; i < items; ++i) {
-        const Vec kept = splat(keep[i]), added = splat(add[i]);
-        const auto join = [&](float* into, const float* from) {
-            store(into, fma(load(from), added, load(into) * kept));
-        };
-        for (int64_t j = 0; j < 16; j += lanes) join(all.weights + 16 * i + j, more.weights + 16 * i + j);
-        for (int64_t d = 0; d < padded_dim; d += panel_columns) {
-            const int64_t panel = d * max_items + i * panel_columns;
-            for (int64_t j = panel; j < panel + panel_columns; j += lanes) join(all.values + j, more.values + j);
+static inline void merge(const Mixed& all, const Mixed& more, int64_t items, int64_t padded_dim) {
+    for (int64_t first = 0; first < items; first += lanes) {
+        const int64_t last = items - first < lanes ? items : first + lanes;
+        const Vec a = load(all.largest + first), b = load(more.largest + first), largest = max(a, b);
+        float keep[lanes], add[lanes], larger[lanes];
+        store(keep, exp2<5>(a - largest));
+        store(add, exp2<5>(b - largest));
+        store(larger, largest);
+        for (int64_t i = first; i < last; ++i) {
+            all.largest[i] = larger[i - first];
+            const Vec kept = splat(keep[i - first]), added = splat(add[i - first]);
+            const auto join = [&](float* into, const float* from) {
+                store(into, fma(load(from), added, load(into) * kept));
+            };
+            for (int64_t j = 0; j < 16; j += lanes) join(all.weights + 16 * i + j, more.weights + 16 * i + j);
+            for (int64_t d = 0; d < padded_dim; d += panel_columns)
+                for (int64_t j = 0; j < panel_columns; j += lanes) join(all.panel(d, i) + j, more.panel(d, i) + j);
         }
     }
 }
@@ -109,30 +119,23 @@ class Attender {
 
 public:
     static AttentionSizes sizes(const Attention& a, int64_t num_items) {
-        const int64_t dim = padded_dim(a), blocks = num_blocks(num_items), mixed = Mixed<Products>::num_floats(dim);
-        const int64_t queries = blocks * max_items * dim, tile = tile_slices * max_items * slice_elements;
+        const int64_t dim = padded_dim(a), all = Mixed::num_floats(num_items, dim);
+        const int64_t block = Mixed::num_floats(max_items, dim), tile = tile_slices * max_items * slice_elements;
         constexpr int64_t to_align = 6 * vector_floats;
-        return {queries + (blocks + 1) * mixed + 2 * tile + copied_tile_floats(dim) + to_align, blocks * mixed};
+        return {query_floats(num_items, dim) + all + block + 2 * tile + copied_tile_floats(dim) + to_align, all};
     }
 
     Attender(const Attention& a, const AttentionPart& part)
-        : a_(a),
-          part_(part),
-          dim_(padded_dim(a)),
-          num_items_(part.num_queries * a.group),
-          num_blocks_(num_blocks(num_items_)),
-          block_items_((num_items_ + num_blocks_ - 1) / num_blocks_),
-          fetches_(num_blocks_ == 1 && !Stored<type>::has_scales),
-          mixed_floats_(Mixed<Products>::num_floats(dim_)) {
+        : a_(a), part_(part), dim_(padded_dim(a)), num_items_(part.num_queries * a.group) {
         float* memory = part.scratch;
         const auto take = [&](int64_t num_floats) {
             float* const taken = memory;
             memory += (num_floats + vector_floats - 1) / vector_floats * vector_floats;
             return taken;
         };
-        queries_ = reinterpret_cast<Word*>(take(num_blocks_ * max_items * dim_));
-        totals_ = take(num_blocks_ * mixed_floats_);
-        tile_result_ = take(mixed_floats_);
+        queries_ = reinterpret_cast<Word*>(take(query_floats(num_items_, dim_)));
+        totals_ = Mixed::in(take(Mixed::num_floats(num_items_, dim_)), num_items_);
+        block_result_ = Mixed::in(take(Mixed::num_floats(max_items, dim_)), max_items);
         scores_ = take(tile_slices * max_items * slice_elements);
         weights_ = reinterpret_cast<Word*>(take(tile_slices * max_items * slice_elements));
         copies_ = take(copied_tile_floats(dim_));
@@ -140,20 +143,27 @@ public:
 
     // Tiles first_tile … last_tile - 1: into part.results where there are such, else into part.out.
     void attend() {
-        const typename Products::Setup setup(block_items_);
+        typename Products::Setup setup;
         lay_queries();
-        if (!part_.results) clear_totals();
-        TileReader<type> reader(a_, part_, oldest_seen(part_.position), end_of_seen(part_.position + part_.num_queries - 1),
-                                dim_, Products::needs_whole_slices, copies_);
+        if (!part_.results) clear(totals_, num_items_, dim_);
+        TileReader<type> reader(a_, part_.key_head, dim_, Products::needs_whole_slices, copies_);
         KeyTile tile;
         for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) {
-            reader.read(t * attention_tile, tile);
-            for (int64_t block = 0; block < num_blocks_; ++block) {
-                const Mixed<Products> result = result_of(t, block);
-                if (attend_tile(tile, t * attention_tile, block, result)) {
-                    if (!part_.results) merge(total(block), result, items_of(block), dim_);
-                } else if (part_.results) {
-                    clear(result, dim_);
+            for (Run run = run_from(0, 0, t); run.num_rows; run = run_from(run.row + run.num_rows, run.last_item, t)) {
+                const AttentionRow& row = part_.rows[run.row];
+                const int64_t num_items = run.last_item - run.first_item;
+                if (t < row.first_tile || t >= row.last_tile) {
+                    keep(false, t, run.first_item, num_items);
+                    continue;
+                }
+                const Seen seen = seen_by(run, t);
+                reader.read(row.table, seen.first, seen.last, t * attention_tile, tile);
+                const int64_t num_blocks = (num_items + max_items - 1) / max_items;
+                const int64_t block_items = (num_items + num_blocks - 1) / num_blocks;
+                setup.shape_for(block_items);
+                for (int64_t first = run.first_item; first < run.last_item; first += block_items) {
+                    const int64_t items = run.last_item - first < block_items ? run.last_item - first : block_items;
+                    keep(attend_tile(tile, t, run, first, items), t, first, items);
                 }
             }
         }
@@ -162,10 +172,8 @@ public:
 
     // Results of tiles first_tile … last_tile - 1, in this order, into part.out.
     void merge_results() {
-        clear_totals();
-        for (int64_t t = part_.first_tile; t < part_.last_tile; ++t)
-            for (int64_t block = 0; block < num_blocks_; ++block)
-                merge(total(block), result_of(t, block), items_of(block), dim_);
+        clear(totals_, num_items_, dim_);
+        for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) merge(totals_, results_of(t), num_items_, dim_);
         write_out();
     }
 
@@ -177,50 +185,87 @@ private:
     static int64_t padded_dim(const Attention& a) {
         return (a.dim + slice_elements - 1) / slice_elements * slice_elements;
     }
-    static int64_t num_blocks(int64_t num_items) { return (num_items + max_items - 1) / max_items; }
-
-    int64_t first_item(int64_t block) const { return block * block_items_; }
-    int64_t items_of(int64_t block) const {
-        const int64_t rest = num_items_ - first_item(block);
-        return rest < block_items_ ? (rest > 0 ? rest : 0) : block_items_;
-    }
-    Mixed<Products> total(int64_t block) const { return Mixed<Products>::in(totals_ + block * mixed_floats_); }
-    Mixed<Products> result_of(int64_t tile, int64_t block) const {
-        if (!part_.results) return Mixed<Products>::in(tile_result_);
-        return Mixed<Products>::in(part_.results + ((tile - part_.first_tile) * num_blocks_ + block) * mixed_floats_);
-    }
-    int64_t oldest_seen(int64_t position) const {
-        return a_.window && position >= a_.window ? position - a_.window + 1 : 0;
-    }
-    // One more than the last key that a query sees.
-    int64_t end_of_seen(int64_t position) const {
-        if (!a_.both_ways) return position + 1;
-        return a_.window && position + a_.window < part_.num_keys ? position + a_.window : part_.num_keys;
-    }
-    int64_t position_of(int64_t item) const { return part_.position + item / a_.group; }
-    Word* queries(int64_t block) const {
-        return queries_ + block * (dim_ / slice_elements) * max_items * Products::row_words;
+    // A block that is not full is read to its end.
+    static int64_t query_floats(int64_t num_items, int64_t dim) {
+        return (num_items * (dim / slice_elements) + max_items) * Products::row_words * int64_t{sizeof(Word)} / 4;
     }
 
-    void clear_totals() {
-        for (int64_t block = 0; block < num_blocks_; ++block) clear(total(block), dim_);
+    // Rows that have a tile in the same blocks, and their items.
+    struct Run {
+        int64_t row, num_rows;
+        int64_t first_item, last_item;
+    };
+
+    Run run_from(int64_t row, int64_t item, int64_t tile) const {
+        Run run = {row, 0, item, item};
+        while (row < part_.num_rows && (run.num_rows == 0 || shares(part_.rows[row], tile))) {
+            run.last_item += part_.rows[row].num_queries * a_.group;
+            ++run.num_rows;
+            ++row;
+        }
+        return run;
+    }
+    static bool shares(const AttentionRow& row, int64_t tile) {
+        return row.first_shared <= tile && tile < row.last_shared;
+    }
+
+    // Positions first … last - 1.
+    struct Seen {
+        int64_t first, last;
+    };
+
+    Seen seen_by(const Run& run, int64_t tile) const {
+        const int64_t base = tile * attention_tile;
+        if (run.num_rows > 1) return {base, base + attention_tile};
+        const AttentionRow& row = part_.rows[run.row];
+        return seen_from(row, row.position, row.position + row.num_queries - 1);
+    }
+    // By queries at positions first … last of a row.
+    Seen seen_from(const AttentionRow& row, int64_t first, int64_t last) const {
+        const int64_t oldest = a_.window && first >= a_.window ? first - a_.window + 1 : 0;
+        if (!a_.both_ways) return {oldest, last + 1};
+        return {oldest, a_.window && last + a_.window < row.num_keys ? last + a_.window : row.num_keys};
+    }
+
+    Mixed results_of(int64_t tile) const {
+        float* const results = part_.results + (tile - part_.first_tile) * Mixed::num_floats(num_items_, dim_);
+        return Mixed::in(results, num_items_);
+    }
+    void keep(bool any_seen, int64_t tile, int64_t first, int64_t items) const {
+        if (!part_.results) {
+            if (any_seen) merge(totals_.from(first), block_result_, items, dim_);
+        } else if (any_seen) {
+            copy(block_result_, results_of(tile).from(first), items, dim_);
+        } else {
+            clear(results_of(tile).from(first), items, dim_);
+        }
+    }
+
+    Rows<Word> queries(int64_t first_item) const {
+        return {queries_ + first_item * Products::row_words, num_items_ * Products::row_words};
+    }
+
+    // use(item, token, head of the group) of all items.
+    template <typename Use>
+    void each_item(const Use& use) const {
+        int64_t item = 0;
+        for (int64_t row = 0; row < part_.num_rows; ++row)
+            for (int64_t query = 0; query < part_.rows[row].num_queries; ++query)
+                for (int64_t head = 0; head < a_.group; ++head) use(item++, part_.rows[row].token + query, head);
     }
 
     void lay_queries() {
-        for (int64_t block = 0; block < num_blocks_; ++block) {
-            for (int64_t i = 0; i < items_of(block); ++i) {
-                const int64_t item = first_item(block) + i;
-                const float* const q =
-                    part_.q + item / a_.group * part_.q_token_stride + item % a_.group * part_.q_head_stride;
-                for (int64_t d = 0; d < dim_; d += slice_elements) {
-                    const int64_t count = a_.dim - d < slice_elements ? a_.dim - d : slice_elements;
-                    float elements[slice_elements] = {};
-                    for (int64_t j = 0; j < count; ++j)
-                        elements[j] = in_bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
-                    put(elements, queries(block) + (d / slice_elements * max_items + i) * Products::row_words);
-                }
+        each_item([&](int64_t item, int64_t token, int64_t head) {
+            const float* const q =
+                a_.q + token * a_.q_token_stride + (part_.key_head * a_.group + head) * a_.q_head_stride;
+            for (int64_t d = 0; d < dim_; d += slice_elements) {
+                const int64_t count = a_.dim - d < slice_elements ? a_.dim - d : slice_elements;
+                float elements[slice_elements] = {};
+                for (int64_t j = 0; j < count; ++j)
+                    elements[j] = in_bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
+                put(elements, queries_ + (d / slice_elements * num_items_ + item) * Products::row_words);
             }
-        }
+        });
     }
 
     static void put(const float* elements, Word* row) {
@@ -229,20 +274,21 @@ private:
         Products::put(vectors, row);
     }
 
-    // False where no item of the block sees a key of the tile.
-    bool attend_tile(const KeyTile& tile, int64_t base, int64_t block, const Mixed<Products>& result) {
-        const int64_t items = items_of(block);
-        if (items == 0) return false;
-        const Range seen = range(base, oldest_seen(position_of(first_item(block))),
-                                 end_of_seen(position_of(first_item(block) + items - 1)));
+    // The block's softmax over the tile's keys. False where no item of it sees one of them.
+    bool attend_tile(const KeyTile& tile, int64_t t, const Run& run, int64_t first_item, int64_t items) {
+        const int64_t base = t * attention_tile;
+        const bool by_all = run.num_rows > 1;
+        const AttentionRow& row = part_.rows[run.row];
+        const auto position_of = [&](int64_t item) { return row.position + (item - run.first_item) / a_.group; };
+        const auto seen_of = [&](int64_t first, int64_t last) {
+            return by_all ? Range{0, attention_tile} : range(base, seen_from(row, position_of(first), position_of(last)));
+        };
+        const Range seen = seen_of(first_item, first_item + items - 1);
         if (seen.first >= seen.last) return false;
-        score(tile, block, items, seen);
+        score(tile, queries(first_item), items, seen, first_item == run.first_item && !Stored<type>::has_scales);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
-        for (int64_t i = 0; i < items; ++i) {
-            const int64_t position = position_of(first_item(block) + i);
-            weigh(tile, range(base, oldest_seen(position), end_of_seen(position)), slices, i, result);
-        }
-        mix(tile, items, slices, seen.last, result);
+        for (int64_t i = 0; i < items; ++i) weigh(tile, seen_of(first_item + i, first_item + i), slices, i);
+        mix(tile, items, slices, seen.last);
         return true;
     }
 
@@ -252,8 +298,9 @@ private:
         int64_t last;
     };
 
-    static Range range(int64_t base, int64_t first, int64_t last) {
-        return {first > base ? first - base : 0, last - base < attention_tile ? last - base : attention_tile};
+    static Range range(int64_t base, const Seen& seen) {
+        return {seen.first > base ? seen.first - base : 0,
+                seen.last - base < attention_tile ? seen.last - base : attention_tile};
     }
 
     float* scores_of(int64_t slice, int64_t item) { return scores_ + (slice * max_items + item) * slice_elements; }
@@ -271,23 +318,24 @@ private:
         for (int64_t i = 0; i < num_rows * tile.value_row_bytes; i += line_bytes) fetch(tile.values[group] + i);
     }
 
-    void score(const KeyTile& tile, int64_t block, int64_t items, Range seen) {
+    // With `fetches` keys and values come before their use; later blocks find them in the cache.
+    void score(const KeyTile& tile, const Rows<Word>& rows, int64_t items, Range seen, bool fetches) {
         const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
         const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
         const Slices slices = {0, num_slices, num_pairs - (num_slices - 1) * slice_pairs};
         const int64_t first_group = seen.first / group_columns;
         const int64_t last_group = (seen.last + group_columns - 1) / group_columns;
-        for (int64_t g = first_group; fetches_ && g < last_group && g < first_group + groups_ahead; ++g)
+        for (int64_t g = first_group; fetches && g < last_group && g < first_group + groups_ahead; ++g)
             fetch_keys(tile, g);
         for (int64_t group = first_group; group < last_group;) {
             const int together = group % 2 == 0 && group + 1 < last_group ? 2 : 1;
-            if (fetches_) {
+            if (fetches) {
                 for (int64_t g = group; g < group + together; ++g) {
                     if (g + groups_ahead < last_group) fetch_keys(tile, g + groups_ahead);
                     fetch_values(tile, g);
                 }
             }
-            Products::multiply(static_cast<int>(items), together, queries(block), slices,
+            Products::multiply(static_cast<int>(items), together, rows, slices,
                                KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice},
                                scores_of(group / 2, 0) + group % 2 * group_columns);
             group += together;
@@ -295,7 +343,7 @@ private:
     }
 
     // Turns an item's scores into weights, which are 0 for keys outside `seen`.
-    void weigh(const KeyTile& tile, Range seen, Range slices, int64_t item, const Mixed<Products>& result) {
+    void weigh(const KeyTile& tile, Range seen, Range slices, int64_t item) {
         const auto scores = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
         const int64_t begin = slices.first * slice_elements, end = slices.last * slice_elements;
         if constexpr (Stored<type>::has_scales)
@@ -313,7 +361,7 @@ private:
         Vec largest = load(scores(begin));
         for (int64_t key = begin + lanes; key < end; key += lanes) largest = max(largest, load(scores(key)));
         const float highest = lane_max(largest) * scale, shift = highest > nothing_seen ? highest : nothing_seen;
-        result.largest[item] = shift;
+        block_result_.largest[item] = shift;
 
         constexpr int degree = in_bf16 ? 3 : 5;
         Vec sums[group_vectors] = {};
@@ -331,7 +379,7 @@ private:
             }
             Products::put(weights, weights_ + (slice * max_items + item) * Products::row_words);
         }
-        for (int v = 0; v < group_vectors; ++v) store(result.weights + 16 * item + v * lanes, sums[v]);
+        for (int v = 0; v < group_vectors; ++v) store(block_result_.weights + 16 * item + v * lanes, sums[v]);
     }
 
     Vec cap(Vec scores) const {
@@ -339,32 +387,28 @@ private:
         return scores == splat(-INFINITY) ? scores : capped;
     }
 
-    void mix(const KeyTile& tile, int64_t items, Range slices, int64_t last_key, const Mixed<Products>& result) {
+    void mix(const KeyTile& tile, int64_t items, Range slices, int64_t last_key) {
         const int64_t last_pairs = (last_key - (slices.last - 1) * slice_elements + 1) / 2;
         for (int64_t d = 0; d < a_.dim; d += panel_columns)
-            Products::multiply(static_cast<int>(items), a_.dim - d > group_columns ? 2 : 1, weights_,
+            Products::multiply(static_cast<int>(items), a_.dim - d > group_columns ? 2 : 1,
+                               Rows<Word>{weights_, max_items * Products::row_words},
                                Slices{slices.first, slices.last, last_pairs},
-                               ValueColumns{tile.values, tile.value_row_bytes, d},
-                               result.values + d * max_items);
+                               ValueColumns{tile.values, tile.value_row_bytes, d}, block_result_.panel(d, 0));
     }
 
     void write_out() {
-        for (int64_t block = 0; block < num_blocks_; ++block) {
-            const Mixed<Products> all = total(block);
-            for (int64_t i = 0; i < items_of(block); ++i) {
-                const int64_t item = first_item(block) + i;
-                float* const out =
-                    part_.out + item / a_.group * part_.out_token_stride + item % a_.group * part_.out_head_stride;
-                Vec sums[group_vectors];
-                for (int v = 0; v < group_vectors; ++v) sums[v] = load(all.weights + 16 * i + v * lanes);
-                const float share = 1.0f / sum_of_16(sums);
-                for (int64_t d = 0; d < a_.dim; d += panel_columns) {
-                    const float* const panel = all.values + d * max_items + i * panel_columns;
-                    const int64_t count = a_.dim - d < panel_columns ? a_.dim - d : panel_columns;
-                    for (int64_t j = 0; j < count; ++j) out[d + j] = panel[j] * share;
-                }
+        each_item([&](int64_t item, int64_t token, int64_t head) {
+            float* const out =
+                a_.out + token * a_.out_token_stride + (part_.key_head * a_.group + head) * a_.out_head_stride;
+            Vec sums[group_vectors];
+            for (int v = 0; v < group_vectors; ++v) sums[v] = load(totals_.weights + 16 * item + v * lanes);
+            const float share = 1.0f / sum_of_16(sums);
+            for (int64_t d = 0; d < a_.dim; d += panel_columns) {
+                const float* const panel = totals_.panel(d, item);
+                const int64_t count = a_.dim - d < panel_columns ? a_.dim - d : panel_columns;
+                for (int64_t j = 0; j < count; ++j) out[d + j] = panel[j] * share;
             }
-        }
+        });
     }
 
     // As one tree of neighbours, whatever the lanes.
@@ -379,15 +423,13 @@ private:
     const Attention& a_;
     const AttentionPart& part_;
     const int64_t dim_;  // padded to whole slices
-    const int64_t num_items_, num_blocks_, block_items_;
-    const bool fetches_;  // keys and values before their use; with more blocks of items computing takes longer than reading
-    const int64_t mixed_floats_;
-    Word* queries_;        // [blocks, slices, max_items, row_words]
-    float* totals_;        // [blocks] of Mixed
-    float* tile_result_;   // one Mixed
-    float* scores_;        // [slices of a tile, max_items, 32]
-    Word* weights_;        // [slices of a tile, max_items, row_words]
-    float* copies_;        // of keys and values that cannot be read where they lie
+    const int64_t num_items_;
+    Word* queries_;       // [slices, items, row_words]
+    Mixed totals_;        // of all items
+    Mixed block_result_;  // of a block's items over one tile
+    float* scores_;       // [slices of a tile, max_items, 32]
+    Word* weights_;       // [slices of a tile, max_items, row_words]
+    float* copies_;       // of keys and values that cannot be read where they lie
 };
 
 // Calls use.operator()<Way>() with the fastest way there is for such a cache and so many items.

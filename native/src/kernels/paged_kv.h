@@ -191,12 +191,9 @@ class TileReader {
 
 public:
     // `copies` has room for copied_tile_floats. With `needs_whole_slices` every slice of 32 must lie together.
-    TileReader(const Attention& a, const AttentionPart& part, int64_t begin, int64_t end, int64_t padded_dim,
-               bool needs_whole_slices, float* copies)
+    TileReader(const Attention& a, int64_t key_head, int64_t padded_dim, bool needs_whole_slices, float* copies)
         : a_(a),
-          part_(part),
-          begin_(begin),
-          end_(end),
+          key_head_(key_head),
           padded_dim_(padded_dim),
           has_whole_groups_(a.block_size % group_columns == 0),
           reads_keys_(has_whole_groups_ && sizeof(Word) == 4 && a.dim % (needs_whole_slices ? slice_elements : 4) == 0),
@@ -204,8 +201,11 @@ public:
           key_copies_(reinterpret_cast<uint32_t*>(copies)),
           value_copies_(key_copies_ + attention_tile * padded_dim / Block::pair) {}
 
-    // The tile of positions base …, of which those in begin … end - 1 may be read.
-    void read(int64_t base, KeyTile& tile) {
+    // The tile of positions base … of the row that has the table; those in begin … end - 1 may be read.
+    void read(const int32_t* table, int64_t begin, int64_t end, int64_t base, KeyTile& tile) {
+        table_ = table;
+        begin_ = begin;
+        end_ = end;
         tile.key_row_bytes = reads_keys_ ? 4 * a_.block_size : 4 * group_columns;
         tile.value_row_bytes = 4 * (reads_values_ ? a_.dim : padded_dim_);
         for (int64_t g = 0; g < KeyTile::num_groups; ++g) {
@@ -228,8 +228,8 @@ private:
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
     int64_t token(int64_t position) const { return position % a_.block_size; }
     Block block(const PagedCache& cache, int64_t position) const {
-        const int64_t index = part_.table[position / a_.block_size];
-        return {cache.data + index * cache.block_bytes + part_.key_head * cache.head_bytes, a_.block_size, a_.dim};
+        const int64_t index = table_[position / a_.block_size];
+        return {cache.data + index * cache.block_bytes + key_head_ * cache.head_bytes, a_.block_size, a_.dim};
     }
     const Word* key_words(int64_t position) const { return block(a_.keys, position).key_words(token(position)); }
     const Word* value_words(int64_t position) const { return block(a_.values, position).value_words(token(position)); }
@@ -273,8 +273,9 @@ private:
     }
 
     const Attention& a_;
-    const AttentionPart& part_;
-    const int64_t begin_, end_, padded_dim_;
+    const int64_t key_head_, padded_dim_;
+    const int32_t* table_ = nullptr;
+    int64_t begin_ = 0, end_ = 0;
     const bool has_whole_groups_, reads_keys_, reads_values_;
     uint32_t* const key_copies_;
     uint32_t* const value_copies_;

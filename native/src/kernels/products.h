@@ -53,6 +53,15 @@ struct Slices {
     int64_t last_pairs;
 };
 
+// Where rows of items lie, as [slices][items][words of a row].
+template <typename Word>
+struct Rows {
+    const Word* first;
+    int64_t slice_words;
+
+    const Word* slice(int64_t index) const { return first + index * slice_words; }
+};
+
 // Calls call.operator()<items>(), 1 <= items <= max.
 template <int max, typename Call>
 static inline void with_constant(int items, const Call& call) {
@@ -62,7 +71,7 @@ static inline void with_constant(int items, const Call& call) {
 }
 
 struct NoSetup {
-    explicit NoSetup(int64_t) {}
+    void shape_for(int64_t) {}
 };
 
 // By fused multiply-adds, for elements of any type: a step takes a pair of inner elements.
@@ -127,10 +136,9 @@ struct VectorProducts {
     static constexpr int64_t row_words = Steps::row_words;
     static void put(const Vec (&elements)[panel_vectors], Word* row) { Steps::put(elements, row); }
 
-    // out [items, 32] = the product of `items` rows, which are [slices][max_items][row_words], and `num_groups` groups of
-    // columns.
+    // out [items, 32] = the product of `items` rows and `num_groups` groups of columns.
     template <typename Columns>
-    static void multiply(int items, int num_groups, const Word* rows, const Slices& slices, const Columns& columns,
+    static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         with_constant<max_items>(items, [&]<int n>() {
             if (num_groups == 2 && groups_together == 2) {
@@ -144,12 +152,12 @@ struct VectorProducts {
 
 private:
     template <int items, int groups, typename Columns>
-    static inline void multiply_groups(int first_group, const Word* rows, const Slices& slices, const Columns& columns,
-                                       float* out) {
+    static inline void multiply_groups(int first_group, const Rows<Word>& rows, const Slices& slices,
+                                       const Columns& columns, float* out) {
         constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
         const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
         for (int64_t s = slices.first; s < slices.last; ++s) {
-            const Word* row = rows + s * max_items * row_words;
+            const Word* row = rows.slice(s);
             const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
             Vec sums[2][items][vectors] = {};  // of the even chain and of the odd one
             for (int half = 0; half < 2; ++half) {
