@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,16 +47,20 @@ from trivium.kernels.triton.route import route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 
+# Whether kernels begin before those ahead of them have ended, where a card can do that (triton/early_launch.py).
+STARTS_EARLY = False
 # From this many tokens on, a row without earlier keys is attended to by the library.
 LIBRARY_ATTENTION_TOKENS = 2048
 
 
 def cuda_ops(reason: str) -> Ops:
-    return gpu_ops(reason, torch.cuda.get_device_properties(0).multi_processor_count)
+    card = torch.cuda.get_device_properties(0)
+    return gpu_ops(reason, card.multi_processor_count, starts_early=STARTS_EARLY and card.major >= 9)
 
 
-def gpu_ops(reason: str, num_processors: int) -> Ops:
-    kernels = CudaKernels(num_processors)
+def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops:
+    """`starts_early`: whether kernels may begin before those ahead of them have ended (triton/early_launch.py)."""
+    kernels = CudaKernels(num_processors, starts_early)
     triton, library, reference = (Provider(name, reason) for name in ("triton", "torch on the GPU", "reference"))
     providers = dict.fromkeys(OP_NAMES, triton) | {
         "embed": library,
@@ -97,9 +102,11 @@ def gpu_ops(reason: str, num_processors: int) -> Ops:
 
 
 class CudaKernels:
-    def __init__(self, num_processors: int) -> None:
+    def __init__(self, num_processors: int, starts_early: bool) -> None:
         self.fallbacks: Counter[str] = Counter()
         self._num_processors = num_processors
+        self._starts_early = starts_early
+        self._skinny_linear = partial(skinny_linear, starts_early=starts_early)
         self._graph_memory: Any = None  # shared by all captured calls, of which one runs at a time
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -117,7 +124,7 @@ class CudaKernels:
             self.fallbacks["linear: quantized weight"] += 1
             return linear.reference(x, weight, bias)
         tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
-        return F.linear(x, weight, bias) if tiles is None else skinny_linear(x, weight, tiles, bias=bias)
+        return F.linear(x, weight, bias) if tiles is None else self._skinny_linear(x, weight, tiles, bias=bias)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
         if not isinstance(weight, Tensor):
@@ -162,7 +169,7 @@ class CudaKernels:
             return tuple(self.linear(normed, *layer) for layer in zip(layers.weights, layers.biases, strict=True))
         tiles = choose.skinny_tiles(len(x), layers.joined.shape[0], is_gated=False)
         if tiles is not None:
-            y = skinny_linear(x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps)
+            y = self._skinny_linear(x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps)
         else:
             y = F.linear(rms_norm(x, norm, eps), layers.joined, layers.joined_bias)
         return torch.split(y, [weight.shape[0] for weight in layers.weights], dim=1)
@@ -172,7 +179,7 @@ class CudaKernels:
             return residual + self.linear(x, weight, bias)
         tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
         if tiles is not None:
-            return skinny_linear(x, weight, tiles, bias=bias, residual=residual)
+            return self._skinny_linear(x, weight, tiles, bias=bias, residual=residual)
         residual.addmm_(x, weight.T)
         return residual if bias is None else residual.add_(bias)
 
@@ -180,7 +187,7 @@ class CudaKernels:
         if layers.joined is not None:
             tiles = choose.skinny_tiles(len(x), layers.joined.shape[0] // 2, is_gated=True)
             if tiles is not None:
-                return skinny_linear(
+                return self._skinny_linear(
                     x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps, activation=activation
                 )
         gate, up = self.norm_linears(x, norm, eps, layers)
@@ -216,7 +223,7 @@ class CudaKernels:
         num_tokens, num_experts = len(hidden), layers.router.shape[0]
         if num_tokens <= choose.STREAMED_EXPERT_TOKENS:
             tiles = choose.router_tiles(num_tokens, num_experts)
-            logits = skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
+            logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
             routed = route(logits, layers.top_k, layers.norm_topk_prob)
             return stream_experts(
                 hidden, norm, eps, routed, layers.gate_up, layers.down, layers.activation, *choose.stream_tiles()
@@ -236,7 +243,7 @@ class CudaKernels:
             logits = self.linear(x, weight, None)
             return logits if out is None else out.copy_(logits)
         tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
-        return torch.mm(x, weight.T, out=out) if tiles is None else skinny_linear(x, weight, tiles, out=out)
+        return torch.mm(x, weight.T, out=out) if tiles is None else self._skinny_linear(x, weight, tiles, out=out)
 
     # --- parts of them
 
@@ -255,7 +262,9 @@ class CudaKernels:
     ) -> Tensor:
         most_keys = batch.block_table.shape[1] * keys.shape[1]
         tiles = choose.decode_tiles(len(q), keys.shape[2], rules.head_dim, most_keys, self._num_processors)
-        return decode_attention(q, k, v, cos, sin, keys, values, batch, rules, tiles, out=out)
+        return decode_attention(
+            q, k, v, cos, sin, keys, values, batch, rules, tiles, out=out, starts_early=self._starts_early
+        )
 
     def _prefill(
         self,

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trivium.kernels.attention import AttentionBatch, HeadRules
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.heads import turned
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -56,7 +57,7 @@ def _decode(
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The newest key and value are seen by the first split, from registers: it is the one that every row has."""
     row = tl.program_id(0).to(tl.int64)
@@ -69,6 +70,7 @@ def _decode(
     element = tl.arange(0, BLOCK_D)[None, :]
     valid = (member < GROUP) & (element < SIZE)
     q_head = head * GROUP + member
+    inputs_are_there(EARLY)
     if (context > 0) & ((split == 0) | (begin < end)):
         place = q + row * q_stride + q_head * SIZE
         if TURNS:
@@ -149,7 +151,7 @@ def _decode(
 def _merge(
     part_out, part_max, part_sum, contexts, out,
     NUM_Q: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -158,6 +160,7 @@ def _merge(
     _, begin, end = _span(context, split, SPLITS, WINDOW, TILE)
     ran = (context > 0) & (split < SPLITS) & ((split == 0) | (begin < end))
     index = (row * NUM_Q + head) * SPLITS + split
+    inputs_are_there(EARLY)
     highest = tl.load(part_max + index, mask=ran, other=float("-inf"))
     weight = tl.where(ran, tl.exp2(highest - tl.max(highest, axis=0)), 0.0)
     total = tl.sum(weight * tl.load(part_sum + index, mask=ran, other=0.0), axis=0)
@@ -181,12 +184,14 @@ def decode_attention(
     rules: HeadRules,
     tiles: DecodeTiles,
     out: Tensor | None = None,
+    starts_early: bool = False,
 ) -> Tensor:
     """q [R, Hq * D], k and v [R, Hkv * D] of one token of each row, caches [num_blocks, block_size, Hkv, D]
     -> [R, Hq * D].
 
     With `cos` and `sin` [R, half] q and k are as projected; without, normed and turned already. A row whose context
-    is 0 only pads: nothing is stored, and its result is 0.
+    is 0 only pads: nothing is stored, and its result is 0. `starts_early`: before the kernel ahead of it has ended, which
+    must not write contexts (early_launch.py).
     """
     rows, size = len(q), rules.head_dim
     num_q, num_kv = q.shape[1] // size, k.shape[1] // size
@@ -199,7 +204,7 @@ def decode_attention(
     if splits > 1:
         part_out = torch.empty((rows, num_q, splits, size), dtype=torch.float32, device=q.device)
         part_max, part_sum = torch.empty((2, rows, num_q, splits), dtype=torch.float32, device=q.device)
-    cut = {"WINDOW": rules.window or 0, "TILE": tiles.keys}
+    cut = {"WINDOW": rules.window or 0, "TILE": tiles.keys} | launch_options(starts_early)
     _decode[(rows, num_kv, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), rules.q_norm, rules.k_norm, rules.norm_eps, cos, sin,
         batch.slots, keys, values, keys.stride(0), keys.stride(1), keys.stride(2),

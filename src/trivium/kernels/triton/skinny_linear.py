@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trivium.kernels.gated import Activation
 from trivium.kernels.triton.activation import activate
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 
 MAX_ROWS = 64
 
@@ -26,40 +27,52 @@ class SkinnyTiles:
 
 
 @triton.jit
+def _elements(pointers, i, NUM_IN: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Elements `i` of vectors that begin at `pointers`; 0 from NUM_IN on."""
+    if NUM_IN % BLOCK_K == 0:
+        return tl.load(pointers + i)
+    return tl.load(pointers + i, mask=i < NUM_IN, other=0.0)
+
+
+@triton.jit
 def _single_row(
     x, norm, weight, bias, residual, out, eps,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
     # The last program computes some outputs twice rather than reading past the weight.
-    rows = tl.minimum(n, NUM_OUT - 1).to(tl.int64)[:, None] * NUM_IN
+    rows = weight + tl.minimum(n, NUM_OUT - 1).to(tl.int64)[:, None] * NUM_IN
+    up_rows = rows + NUM_OUT * NUM_IN
     sums = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     if ACTIVATION != "":
         up_sums = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-        up_weight = weight + NUM_OUT * NUM_IN
     squares = tl.zeros((BLOCK_K,), tl.float32)
-    for k in tl.range(0, NUM_IN, BLOCK_K, num_stages=STAGES):
-        i = k + lane
-        if NUM_IN % BLOCK_K == 0:
-            w = tl.load(weight + rows + i[None, :])
-            value = tl.load(x + i).to(tl.float32)
-        else:
-            w = tl.load(weight + rows + i[None, :], mask=(i < NUM_IN)[None, :], other=0.0)
-            value = tl.load(x + i, mask=i < NUM_IN, other=0.0).to(tl.float32)
+    begin = 0
+    if EARLY:  # the first weights are on their way while x is still being computed
+        begin = BLOCK_K
+        first = _elements(rows, lane[None, :], NUM_IN, BLOCK_K)
         if ACTIVATION != "":
-            if NUM_IN % BLOCK_K == 0:
-                up = tl.load(up_weight + rows + i[None, :])
-            else:
-                up = tl.load(up_weight + rows + i[None, :], mask=(i < NUM_IN)[None, :], other=0.0)
+            first_up = _elements(up_rows, lane[None, :], NUM_IN, BLOCK_K)
+        inputs_are_there(EARLY)
+        first_value = _elements(x, lane, NUM_IN, BLOCK_K).to(tl.float32)
+        if HAS_NORM:
+            squares += first_value * first_value
+            first_value = first_value * _elements(norm, lane, NUM_IN, BLOCK_K)
+        sums += first.to(tl.float32) * first_value[None, :]
+        if ACTIVATION != "":
+            up_sums += first_up.to(tl.float32) * first_value[None, :]
+    for k in tl.range(begin, NUM_IN, BLOCK_K, num_stages=STAGES):
+        i = k + lane
+        w = _elements(rows, i[None, :], NUM_IN, BLOCK_K)
+        value = _elements(x, i, NUM_IN, BLOCK_K).to(tl.float32)
+        if ACTIVATION != "":
+            up = _elements(up_rows, i[None, :], NUM_IN, BLOCK_K)
         if HAS_NORM:
             squares += value * value
-            if NUM_IN % BLOCK_K == 0:
-                value = value * tl.load(norm + i)
-            else:
-                value = value * tl.load(norm + i, mask=i < NUM_IN, other=0.0)
+            value = value * _elements(norm, i, NUM_IN, BLOCK_K)
         sums += w.to(tl.float32) * value[None, :]
         if ACTIVATION != "":
             up_sums += up.to(tl.float32) * value[None, :]
@@ -86,7 +99,7 @@ def _few_rows(
     x, norm, weight, bias, residual, out, num_rows, x_stride, eps,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
@@ -99,6 +112,7 @@ def _few_rows(
     squares = tl.zeros((BLOCK_M,), tl.float32)
     present = (m < num_rows)[:, None]
     x_rows = m.to(tl.int64)[:, None] * x_stride
+    inputs_are_there(EARLY)
     for k in tl.range(0, NUM_IN, BLOCK_K, num_stages=STAGES):
         i = k + lane
         if NUM_IN % BLOCK_K == 0:
@@ -153,11 +167,13 @@ def skinny_linear(
     activation: Activation | None = None,
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
+    starts_early: bool = False,
 ) -> Tensor:
     """x [T, in], T up to MAX_ROWS, weight [out, in] -> [T, out] of `dtype` (None: that of x), in `out` where that is given.
 
     With `norm` [in], x is normed first. With `activation`, the first half of the weight's rows is the gate, the other
     half is multiplied by it, and the result is [T, out / 2]. `residual` [T, out], contiguous, is added last.
+    `starts_early`: before the kernel ahead of it has ended, which must not write weights (early_launch.py).
     """
     num_rows, num_in = x.shape
     num_out = weight.shape[0] // (1 if activation is None else 2)
@@ -174,7 +190,7 @@ def skinny_linear(
         "BLOCK_N": tiles.outputs,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
-    }
+    } | launch_options(starts_early)
     if num_rows == 1:
         block_k = min(tiles.inputs, triton.next_power_of_2(num_in))
         _single_row[grid](x, norm, weight, bias, residual, out, eps, BLOCK_K=block_k, **flags)
