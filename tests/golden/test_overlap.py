@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from device_under_test import DEVICE
 from families import FAMILIES, TinyFamily
 from torch import Tensor
 
@@ -51,8 +52,8 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def engine(directory: Path, overlap: bool, **options: object) -> EngineCore:
-    values = {"dtype": "float32", "kv_cache_bytes": 16 << 20, "max_num_seqs": 16, **options}
-    return EngineCore(EngineOptions(model=str(directory), overlap=overlap, **values))  # type: ignore[arg-type]
+    values = {"dtype": "float32", "kv_cache_bytes": 16 << 20, "max_num_seqs": 16, "deterministic": True, **options}
+    return EngineCore(EngineOptions(model=str(directory), device=DEVICE, overlap=overlap, **values))  # type: ignore[arg-type]
 
 
 def requests(stop_token_ids: tuple[int, ...] = STOPS) -> list[Request]:

@@ -128,6 +128,8 @@ class Ops:
     capture: Capture | None = None  # replays of fixed shapes, where the device has them
     compiles_at_first_use: bool = False  # so that the first step of each kind takes long
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
+    # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
+    invariant: frozenset[str] = frozenset()
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         """x [T, in], normed, through each layer -> [T, out] of each."""
