@@ -63,6 +63,7 @@ test-clients:
 # measure its memory alone.
 CORE_TESTS := $(addprefix tests/golden/test_,engine_tokens.py invariance.py overlap.py random_lives.py)
 test-gpu: export TEST_DEVICE := cuda
+test-gpu: export OMP_NUM_THREADS := 2
 test-gpu:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/python -m pytest -m 'not slow' -n 8 --dist loadgroup $(CORE_TESTS) tests/gpu --ignore tests/gpu/test_memory_on_gpu.py

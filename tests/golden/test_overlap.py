@@ -151,8 +151,8 @@ def test_who_makes_steps_fail_ends_alone_and_the_others_hear_what_they_would_hav
     core = engine(directory, overlap=overlap)
     forward = core._runner.graph.forward
 
-    def fails_at_poison(batch: Batch) -> Tensor:
-        hidden = forward(batch)
+    def fails_at_poison(batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        hidden = forward(batch, wanted)
         if ", 511, 510, 511" in str(batch.tokens.tolist()):
             raise RuntimeError("a kernel failed")
         return hidden
@@ -176,7 +176,7 @@ def test_a_device_that_always_fails_is_given_up(directory: Path, monkeypatch: py
     monkeypatch.setattr("trivium.engine.step_failures.MAX_SECONDS", 0.0)
     core = engine(directory, overlap=False)
 
-    def fails(batch: Batch) -> Tensor:
+    def fails(batch: Batch, wanted: Tensor | None = None) -> Tensor:
         raise RuntimeError("the device is gone")
 
     core._runner.graph.forward = fails  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from trivium.config.environment import check_environment, check_plugin_environme
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
+from trivium.engine.device_memory import SMALLER_MODEL, lack_of_memory
 from trivium.engine.platform_limits import decisions_of, within_graphs
 from trivium.engine.rungs import Standing, refuse_below, stand
 from trivium.engine.step_profile import StepProfile
@@ -106,6 +107,8 @@ def plan_start(options: EngineOptions) -> StartPlan:
     options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
     packed = packed_weights_of(options, source, ops)
     weights = _weight_memory(ground, source, spec, packed)
+    if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
+        raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes)
