@@ -121,32 +121,43 @@ def compile_share(share: str, parts: str) -> None:
 
 def run_model(args: argparse.Namespace) -> int:
     began = _process_start()
-    from triton import knobs
-
     from trivium.config.options import EngineOptions
-    from trivium.engine.core import EngineCore
+    from trivium.engine.open_core import open_core
+    from trivium.types.start_progress import StartProgress, StartStage
 
-    compiled: list[float] = []  # seconds of each kernel
-    loaded: list[float] = []
-    knobs.compilation.listener = lambda times, cache_hit, **_: (loaded if cache_hit else compiled).append(
-        times.total / 1e6
-    )
     model = args.one_model
     options = dict(pair.split("=", 1) for pair in args.option)
     values = {"max_num_seqs": 512, **{name: json.loads(value) for name, value in options.items()}}
     path = write_config(model, Path(tempfile.gettempdir()) / "shapes")
-    imported = time.time()
+    imported = 0.0
+    compiled: list[float] = []  # seconds of each kernel
+    loaded: list[float] = []
     host = cProfile.Profile()
-    if args.profile:
-        host.enable()
-    core = EngineCore(
-        EngineOptions(model=str(path), load_format="dummy", skip_tokenizer_init=True, device="cuda", **values)
+
+    def hear(progress: StartProgress) -> None:
+        nonlocal imported
+        if progress.stage is not StartStage.PLANNING:
+            return
+        imported = time.time()
+        from triton import knobs
+
+        knobs.compilation.listener = lambda times, cache_hit, **_: (loaded if cache_hit else compiled).append(
+            times.total / 1e6
+        )
+        if args.profile:
+            host.enable()
+
+    core = open_core(
+        EngineOptions(model=str(path), load_format="dummy", skip_tokenizer_init=True, device="cuda", **values),
+        hear,
     )
     host.disable()
     started = time.time()
     print(f"=== {model}: ready after {started - began:.1f} s, {started - imported:.1f} of it without imports")
-    for passed in core.card.report.happened.start:
+    happened = core.card.report.happened
+    for passed in happened.start:
         print(f"   {passed.seconds:6.2f} s {passed.stage}")
+    print(f"   {happened.compiled_ahead or 'nothing compiled ahead'}")
     print(
         f"   {len(compiled)} kernels compiled here in {sum(compiled):.2f} s (longest {max(compiled, default=0):.2f}), "
         f"{len(loaded)} taken from the cache in {sum(loaded):.2f} s"

@@ -13,9 +13,9 @@ import torch
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
+from trivium.engine.compile_ahead import AheadCompiler
 from trivium.engine.descent import Descent
-from trivium.engine.device_memory import SMALLER_MODEL, SMALLER_STEPS, free_memory, memory_for
-from trivium.engine.plan import StartPlan, ops_of, plan_start
+from trivium.engine.plan import StartPlan, ops_of, plan_start, scheduler_limits
 from trivium.engine.report import report_start
 from trivium.engine.step_failures import StepFailures, what_happened
 from trivium.engine.warm_up import warm_up
@@ -30,7 +30,6 @@ from trivium.models.kv_cache import KVCache
 from trivium.models.load import load_model, random_model
 from trivium.models.spec import ModelSpec
 from trivium.platform.known_errors import Reaction
-from trivium.schedule.limits import SchedulerLimits
 from trivium.schedule.scheduler import Scheduler, SchedulerStats
 from trivium.schedule.snapshot import Snapshot
 from trivium.types.card import ModelCard
@@ -48,19 +47,22 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
 
-    def __init__(self, options: EngineOptions, tell: TellProgress = tell_nobody) -> None:
+    def __init__(
+        self, options: EngineOptions, tell: TellProgress = tell_nobody, compiler: AheadCompiler | None = None
+    ) -> None:
+        """`compiler`: compiles beside the start what the kernels will need, where they need that."""
         clock = StartClock(tell)
         clock(StartProgress(StartStage.PLANNING))
         plan = plan_start(options)
         self.config, spec, ops = plan.config, plan.spec, plan.ground.ops
         options = self.config.options  # as the platform can serve them
+        if compiler is not None and ops.compiles_for is not None and spec.quantization is None:
+            compiler.begin(self.config, ops.compiles_for)
         clock(StartProgress(StartStage.DEVICE))
         plan.ground.open_device()
         self._spec = spec
-        platform = self._platform = plan.ground.platform
-        with memory_for("the weights", plan.weights.own_bytes, platform, SMALLER_MODEL):
-            model = _build_model(plan, clock)
-        platform.give_back_unused()  # what loading needed beside the weights
+        model = _build_model(plan, clock)
+        plan.ground.platform.give_back_unused()  # what loading needed beside the weights
         clock(StartProgress(StartStage.CACHE))
         if plan.ground.capabilities.memory_is_dedicated:
             self.config = plan.resolve_again()
@@ -75,41 +77,29 @@ class EngineCore:
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
         device = torch.device(self.config.device)
         self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
-        cache_bytes = self.config.num_blocks * self.config.kv.bytes_per_block
-        with memory_for("keys and values", cache_bytes, platform, "lower kv_cache_bytes"):
-            kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
+        kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
         self._descent = Descent(plan.ground, ops_of(spec))
         block_size, shadow = self.config.kv.block_size, self._descent.shadow
         clock(StartProgress(StartStage.RECORDING))
-        with memory_for("the values of a step", self.config.step_bytes, platform, SMALLER_STEPS):
-            self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
+        self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures(plan.ground.known_errors)
         self._profile = plan.ground.step_profile()
-        limits = SchedulerLimits(
-            max_rows=options.max_num_seqs,
-            max_batch_tokens=self.config.max_batched_tokens,
-            max_chunk_tokens=self.config.max_chunk_tokens,
-            max_background_tokens=self.config.max_background_tokens,
-            max_model_len=self.config.max_model_len,
-            max_waiting=options.max_waiting,
-            prefix_caching=options.enable_prefix_caching,
-            easy_blocks=self.config.easy_blocks,
-        )
         if ops.compiles_at_first_use:
             clock(StartProgress(StartStage.WARM_UP))
-            aside = msgspec.structs.replace(limits, prefix_caching=False, max_waiting=None)
             try:
-                with memory_for("the values of a step", self.config.step_bytes, platform, SMALLER_STEPS):
-                    warm_up(Scheduler(aside, self.config.kv, self.config.num_blocks), self._runner, spec.vocab_size)
+                warm_up(self.config, self._runner, spec.vocab_size)
             except KernelMismatch as mismatch:
                 self._leave(mismatch)
             self._runner.graph.count_anew()
-        report = report_start(plan, self.config, model, kv, self._rows, self._runner.graph, clock.passed())
-        log.debug("the start took %s", clock)
+        compiled_ahead = compiler.end() if compiler is not None else ""
+        report = report_start(
+            plan, self.config, model, kv, self._rows, self._runner.graph, clock.passed(), compiled_ahead
+        )
+        log.debug("the start took %s; %s", clock, compiled_ahead)
         self.card = _card(self.config, spec, report)
         self._scheduler = Scheduler(
-            limits,
+            scheduler_limits(self.config),
             self.config.kv,
             self.config.num_blocks,
             needs_host=lambda request: why_host_is_needed(request.sampling),
@@ -213,9 +203,6 @@ class EngineCore:
         log.error("a step failed and is given up; %s", again, exc_info=error)
         self._running.clear()
         self._runner.forget_rows()
-        if isinstance(error, torch.OutOfMemoryError):
-            self._platform.give_back_unused()  # in pieces too small for what was asked
-            log.error("the step had too little memory: %s", free_memory(self._platform.capabilities()))
         if reaction is Reaction.RETRY:
             self._scheduler.recall(now)
             return []

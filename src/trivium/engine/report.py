@@ -59,6 +59,7 @@ def report_start(
     rows: Rows,
     graph: GraphMode,
     start: tuple[StagePassed, ...],
+    compiled_ahead: str,
 ) -> Report:
     """The plan's report with what was counted beside it. `config` is the final one."""
     planned = report_plan(plan)
@@ -76,6 +77,7 @@ def report_start(
             resident_bytes=resident_bytes(),
             resident_before_bytes=plan.ground.process_bytes,
             start=start,
+            compiled_ahead=compiled_ahead,
         ),
     )
 

@@ -8,26 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from trivium.config.resolve import EngineConfig
+from trivium.engine.plan import scheduler_limits
 from trivium.execute.runner import Runner
 from trivium.schedule.scheduler import Scheduler
 from trivium.types.request import Request, Sampling, Stopping
 
 SHORT, MIDDLE, LONG = 40, 500, 1200  # tokens; products of experts are cut in another way for each
-MANY = 64  # rows; attention over so many is not split
+MANY = 64  # rows
 NEW_TOKENS = 3
 
 
-def warm_up(scheduler: Scheduler, runner: Runner, vocab_size: int) -> None:
-    """`scheduler`: one for this alone, that shares nothing."""
-    limits = scheduler.limits
-    full = limits.max_chunk_tokens or limits.max_batch_tokens
+def warm_up(config: EngineConfig, runner: Runner, vocab_size: int) -> None:
+    scheduler = _scheduler_aside(config)
+    full = _full_chunk(scheduler)
     for prompts, later in (
+        ([SHORT], SHORT),  # attention of a row with so few keys is not split
         ([SHORT], MIDDLE),
-        ([SHORT] * min(MANY, limits.max_rows - 1), LONG),
+        ([SHORT] * min(MANY, scheduler.limits.max_rows - 1), LONG),
         ([full + MIDDLE], None),
         ([full // 2 + 3], None),  # libraries have other kernels for lengths that are no multiple of theirs
     ):
         _serve(scheduler, runner, prompts, later, vocab_size)
+
+
+def prompts_of_all_lengths(config: EngineConfig, runner: Runner, vocab_size: int) -> None:
+    """Close enough to each other that every way in which work is cut by its size comes up."""
+    scheduler = _scheduler_aside(config)
+    full = _full_chunk(scheduler)
+    for length in sorted({min(full, round(2 ** (half / 2))) for half in range(2 * full.bit_length() + 1)}):
+        _serve(scheduler, runner, [length], None, vocab_size)
+
+
+def _scheduler_aside(config: EngineConfig) -> Scheduler:
+    """It shares nothing with others, and refuses nothing."""
+    limits = replace(scheduler_limits(config), prefix_caching=False, max_waiting=None)
+    return Scheduler(limits, config.kv, config.num_blocks)
+
+
+def _full_chunk(scheduler: Scheduler) -> int:
+    return scheduler.limits.max_chunk_tokens or scheduler.limits.max_batch_tokens
 
 
 def _serve(scheduler: Scheduler, runner: Runner, prompts: Sequence[int], later: int | None, vocab_size: int) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trivium.execute.rows import Rows
+from trivium.execute.send import copies_by_itself
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.ops import Capture
 from trivium.kernels.sample import SampleBatch
@@ -73,8 +74,7 @@ class DecodeGraphs:
         self._columns = {size: Columns.of(size, self._num_groups, self._max_blocks) for size in sizes}
         room = self._columns[sizes[-1]].tables.stop
         self._inputs = torch.zeros(room, dtype=torch.int32, device=device)
-        # Pinned, so that a copy to a device waits for nothing here.
-        pinned = device.type != "cpu"
+        pinned = copies_by_itself(device)
         self._staged = [torch.zeros(room, dtype=torch.int32, pin_memory=pinned) for _ in range(INPUTS_IN_FLIGHT)]
         self._turn = 0
         self._logits = torch.empty((sizes[-1], model.spec.vocab_size), dtype=model.dtype, device=device)

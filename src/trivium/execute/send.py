@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+SHAPES_ALONE = "meta"  # torch's device of tensors that have no numbers
+
 ALIGNMENT = 128  # bytes; kernels read memory so aligned in wide pieces
+
+
+def copies_by_itself(device: torch.device) -> bool:
+    """From and to pinned memory, while the host goes on."""
+    return device.type not in ("cpu", SHAPES_ALONE)
 
 
 def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
@@ -16,7 +23,7 @@ def send(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
     ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]).tolist()
-    staged = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
+    staged = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=copies_by_itself(device))
     there = torch.empty(ends[-1], dtype=torch.uint8, device=device)
     bytes_here = staged.numpy()
     tensors = []

@@ -46,8 +46,7 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 def normal(random: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """On the device of `random`."""
-    return torch.randn(shape, generator=random, device=random.device).to(dtype)
+    return torch.randn(shape, generator=random).to(dtype)
 
 
 def quantized(random: Generator, type: str, *shape: int, scale: float = 0.01) -> QuantizedTensor:

@@ -6,8 +6,10 @@ Quantized weights go to the reference, and each such call is counted with its re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +31,6 @@ from trivium.kernels import (
 from trivium.kernels import route as route_op
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
-from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
 from trivium.kernels.sample import SampleBatch
@@ -45,6 +46,7 @@ from trivium.kernels.triton.rms_norm import rms_norm
 from trivium.kernels.triton.route import route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
+from trivium.types.compile_target import CompileTarget
 
 # Whether kernels begin before those ahead of them have ended, where a card can do that (triton/early_launch.py).
 STARTS_EARLY = False
@@ -54,7 +56,14 @@ LIBRARY_ATTENTION_TOKENS = 2048
 
 def cuda_ops(reason: str) -> Ops:
     card = torch.cuda.get_device_properties(0)
-    return gpu_ops(reason, card.multi_processor_count, starts_early=STARTS_EARLY and card.major >= 9)
+    arch = 10 * card.major + card.minor
+    return ops_for(reason, CompileTarget("cuda", arch, card.warp_size, card.multi_processor_count))
+
+
+def ops_for(reason: str, target: CompileTarget) -> Ops:
+    """As they run on such a card, which need not be here."""
+    starts_early = STARTS_EARLY and target.arch >= 90
+    return replace(gpu_ops(reason, target.num_processors, starts_early), compiles_for=target)
 
 
 def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops:
@@ -94,7 +103,7 @@ def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops
         providers=providers,
         fallbacks=kernels.fallbacks,
         fused=kernels,
-        capture=GraphCapture(),
+        capture=kernels.capture,
         compiles_at_first_use=True,
         joins_layers=True,
     )
@@ -106,6 +115,15 @@ class CudaKernels:
         self._num_processors = num_processors
         self._starts_early = starts_early
         self._skinny_linear = partial(skinny_linear, starts_early=starts_early)
+        self._graph_memory: Any = None  # shared by all captured calls, of which one runs at a time
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        if self._graph_memory is None:
+            self._graph_memory = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._graph_memory):
+            work()
+        return graph.replay
 
     # --- single ops
 

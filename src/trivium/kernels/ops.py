@@ -17,6 +17,7 @@ from trivium.kernels.kv_layout import KVLayout
 from trivium.kernels.large_pages import LargePages
 from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
+from trivium.types.compile_target import CompileTarget
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,8 @@ class Ops:
     fused: FusedOps | None = None
     capture: Capture | None = None  # replays of fixed shapes, where the device has them
     compiles_at_first_use: bool = False  # so that the first step of each kind takes long
+    compiles_for: CompileTarget | None = None  # where others can do it before, having the same target
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
-    # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
-    invariant: frozenset[str] = frozenset()
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         """x [T, in], normed, through each layer -> [T, out] of each."""

@@ -38,11 +38,9 @@ def select_ops(
     num_threads: int | None = None,
     dtype: str = "float32",
     instruction_set: str | None = None,
-    deterministic: bool = False,
 ) -> Ops:
     """`num_threads` and `instruction_set` are of the native kernels; None: what the process may use, and the best that
-    the machine has. `dtype` is of the activations. `deterministic`: of two kernels for a device, those that sum in one
-    order in any batch; which ops do so, `Ops.invariant` says."""
+    the machine has. `dtype` is of the activations."""
     if instruction_set is not None and (kernels == "reference" or device != "cpu"):
         raise ConfigError(f"instruction_set={instruction_set} is of native kernels on a CPU, which are not asked for")
     if kernels == "reference":
@@ -53,7 +51,7 @@ def select_ops(
     if device_type not in KERNELS_OF:
         return reference_ops(f"there are no kernels of our own for {device_type}, and its platform brings none")
     if device_type == "cuda":
-        return _gpu_ops(kernels, deterministic)
+        return _gpu_ops(kernels)
     try:
         if dtype != "float32":
             raise ConfigError(f"the native kernels take float32 activations, and these are {dtype}")
@@ -65,16 +63,13 @@ def select_ops(
         return reference_ops(str(error))
 
 
-def _gpu_ops(kernels: Kernels, deterministic: bool) -> Ops:
-    try:  # where there is no GPU there is often no triton either
-        from trivium.kernels.cuda import cuda_ops
-        from trivium.kernels.cuda_ordered import ordered_gpu_ops
+def _gpu_ops(kernels: Kernels) -> Ops:
+    try:
+        from trivium.kernels.cuda import cuda_ops  # where there is no GPU there is often no triton either
     except ImportError as error:
         if kernels == "triton":
             raise ConfigError(f"the triton kernels cannot be loaded: {error}") from error
         return reference_ops(f"triton cannot be loaded: {error}")
-    if deterministic:
-        return ordered_gpu_ops("asked for")
     return cuda_ops("asked for" if kernels == "triton" else "the fastest here")
 
 
@@ -109,7 +104,6 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         takes_stored_floats=True,
         providers=dict.fromkeys(OP_NAMES, provider),
         fallbacks=native.fallbacks,
-        invariant=frozenset(OP_NAMES),
     )
 
 

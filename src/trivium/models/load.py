@@ -121,19 +121,36 @@ def random_model(
 ) -> Decoder:
     """A decoder of the right shape and speed, whose weights mean nothing; for measuring without a checkpoint."""
     random = torch.Generator(device).manual_seed(seed)
+    return _made_up(spec, ops, dtype, device, max_position, lambda weight: weight.normal_(std=0.02, generator=random))
+
+
+def shape_model(
+    spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: torch.device, max_position: int | None = None
+) -> Decoder:
+    """A decoder whose weights were never written, or are shapes alone; for what depends on nothing else."""
+    return _made_up(spec, ops, dtype, device, max_position, lambda weight: weight)
+
+
+def _made_up(
+    spec: ModelSpec,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    max_position: int | None,
+    fill: Callable[[Tensor], Tensor],
+) -> Decoder:
     stored_dtype = getattr(torch, spec.dtype)
 
-    def draw(name: str, shape: tuple[int, ...]) -> Tensor:
+    def make(name: str, shape: tuple[int, ...]) -> Tensor:
         if name.endswith(NORM_SUFFIX):
             return torch.ones(shape, device=device)
         kept = len(shape) > 1 and ops.takes_stored_floats
-        weight = torch.empty(shape, dtype=stored_dtype if kept else dtype, device=device)
-        return weight.normal_(std=0.02, generator=random)
+        return fill(torch.empty(shape, dtype=stored_dtype if kept else dtype, device=device))
 
-    drawn: dict[str, Weight] = {name: draw(name, shape) for name, shape in weight_shapes(spec).items()}
+    made: dict[str, Weight] = {name: make(name, shape) for name, shape in weight_shapes(spec).items()}
     if spec.tied_embeddings:
-        drawn[OUTPUT_HEAD] = drawn[EMBEDDING]
-    weights = {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in drawn.items()}
+        made[OUTPUT_HEAD] = made[EMBEDDING]
+    weights = {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in made.items()}
     if ops.joins_layers:
         _join_layers(weights, spec)
     return Decoder(spec, weights, ops, dtype, device, max_position)
