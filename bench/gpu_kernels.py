@@ -9,28 +9,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import gpu_experts
 import torch
 from triton.runtime.jit import JITFunction
-from triton.testing import do_bench_cudagraph
 
 from trivium.kernels import fused_cases
 from trivium.kernels.cases import normal
 from trivium.kernels.cuda import _library_attention, cuda_ops
-from trivium.kernels.ops import ExpertLayers
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import choose
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import DecodeTiles, decode_attention
-from trivium.kernels.triton.experts import GroupedTiles, StreamTiles, grouped_experts, stream_experts
 from trivium.kernels.triton.prefill_attention import PrefillTiles, prefill_attention
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention
 from trivium.kernels.triton.rms_norm import rms_norm
-from trivium.kernels.triton.route import route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles, skinny_linear
 
 DEVICE = torch.device("cuda")
 BF16 = torch.bfloat16
-ROTATE = 8  # sets of weights, so that none is still in the cache when its turn comes
+REPLAYS = 8  # of the graph of a candidate; the shortest counts
+launches = True  # False where candidates are only compiled
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,21 @@ def timed(calls: list[Callable[[], object]]) -> float:
 
     with torch.inference_mode():
         all_of_them()
-        return float(do_bench_cudagraph(all_of_them, rep=20, return_mode="median")) / 1e3 / len(calls)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            all_of_them()
+        graph.replay()
+        return min(_replayed(graph) for _ in range(REPLAYS)) / len(calls)
+
+
+def _replayed(graph: torch.cuda.CUDAGraph) -> float:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    graph.replay()
+    ended.record()
+    ended.synchronize()
+    return float(began.elapsed_time(ended)) / 1e3
 
 
 def compile_only(index: int, count: int, parts: str) -> None:
@@ -126,8 +138,8 @@ def compile_only(index: int, count: int, parts: str) -> None:
             calls[0]()
         return 1.0
 
-    global timed
-    timed = call_one
+    global timed, launches
+    timed, launches = call_one, False
     micro(parts)
 
 
@@ -138,6 +150,7 @@ def micro(parts: str = "") -> None:
         micro_decode_attention,
         micro_prefill_attention,
         micro_experts,
+        micro_specialized_experts,
         micro_small,
     )
     for part in every:
@@ -146,7 +159,7 @@ def micro(parts: str = "") -> None:
         print(f"--- {part.__name__}")
         try:
             for result in part():
-                print(result.line(), flush=True)
+                print(result if isinstance(result, str) else result.line(), flush=True)
         except Exception:
             traceback.print_exc()
         torch.cuda.empty_cache()
@@ -333,65 +346,16 @@ def micro_prefill_attention() -> Iterator[Timed]:
             yield from best(name, candidates, computed=4 * pairs * num_q * 128, show=9)
 
 
-def micro_experts() -> Iterator[Timed]:
-    num_experts, top_k, wide, hidden = 128, 8, 768, 2048
-    sets = 2
-    layers = [
-        ExpertLayers(
-            router=torch.randn(num_experts, hidden, device=DEVICE, dtype=BF16),
-            gate=torch.empty(0),
-            up=torch.empty(0),
-            down=torch.randn(num_experts, hidden, wide, device=DEVICE, dtype=BF16) * 0.02,
-            top_k=top_k,
-            norm_topk_prob=True,
-            activation="silu",
-            gate_up=torch.randn(num_experts, 2 * wide, hidden, device=DEVICE, dtype=BF16) * 0.02,
-        )
-        for _ in range(sets)
-    ]
-    norm = torch.rand(hidden, device=DEVICE)
-    per_expert = 3 * wide * hidden * 2
-    for tokens in (1, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192):
-        x = torch.randn(tokens, hidden, device=DEVICE, dtype=BF16)
-        logits = torch.randn(tokens, num_experts, device=DEVICE)
-        used = route(logits, top_k, True).experts.unique().numel()
-        candidates: dict[str, Callable[[], float]] = {}
-        if tokens <= 32:
-            routed = route(logits, top_k, True)
-            for up, down in [
-                ((4, 1024, 4, 1), (8, 256, 4, 3)), ((4, 2048, 8, 1), (16, 256, 4, 2)), ((8, 512, 4, 2), (8, 256, 4, 2)),
-                ((2, 2048, 4, 1), (4, 256, 2, 3)), ((8, 1024, 8, 1), (16, 256, 8, 2)), ((4, 1024, 4, 2), (4, 768, 4, 1)),
-            ]:  # fmt: skip
-                pair = StreamTiles(*up), StreamTiles(*down)
-                candidates[f"stream {up} {down}"] = lambda pair=pair: timed(
-                    [
-                        lambda e=e: stream_experts(x, norm, 1e-6, routed, e.gate_up, e.down, "silu", *pair)
-                        for e in layers
-                    ]
-                )
-        if tokens >= 8:
-            for up, down in [
-                ((16, 64, 128, 4, 4), (16, 64, 128, 4, 4)), ((16, 32, 256, 4, 3), (16, 128, 64, 4, 4)),
-                ((16, 64, 64, 4, 4), (16, 64, 256, 4, 3)), ((32, 64, 128, 4, 3), (32, 128, 64, 4, 4)),
-                ((32, 32, 128, 4, 4), (32, 64, 128, 4, 4)), ((64, 64, 64, 4, 3), (64, 128, 64, 4, 4)),
-                ((64, 128, 64, 8, 3), (64, 128, 64, 4, 3)), ((128, 128, 64, 8, 3), (128, 128, 64, 8, 3)),
-                ((128, 64, 64, 4, 4), (128, 256, 64, 8, 3)), ((128, 128, 32, 8, 4), (128, 128, 32, 4, 4)),
-                ((64, 128, 64, 4, 3), (64, 256, 64, 8, 3)),
-            ]:  # fmt: skip
-                if (up[0] >= 64 and tokens < 256) or (up[0] <= 16 and tokens > 512):
-                    continue
-                pair2 = GroupedTiles(*up), GroupedTiles(*down)
+def micro_experts() -> Iterator[str]:
+    yield from gpu_experts.micro(_measured, is_specialized=False, launches=launches)
 
-                def call(e: ExpertLayers, pair2: tuple[GroupedTiles, GroupedTiles] = pair2) -> torch.Tensor:
-                    routed, tiles = route_to_tiles(logits, top_k, True, pair2[0].rows)
-                    return grouped_experts(x, routed, tiles, e.gate_up, e.down, "silu", x, *pair2)
 
-                candidates[f"grouped {up} {down}"] = lambda call=call: timed([lambda e=e: call(e) for e in layers])
-        computed = 2 * tokens * top_k * 3 * wide * hidden
-        yield from best(f"experts of {tokens} tokens, {used} used", candidates, used * per_expert, computed)
-    one = torch.randn(256, num_experts, device=DEVICE)
-    yield Timed("route 256 tokens to tiles", timed([lambda: route_to_tiles(one, top_k, True, 16)] * 4))
-    yield Timed("route 1 token", timed([lambda: route(one[:1], top_k, True)] * 4))
+def micro_specialized_experts() -> Iterator[str]:
+    yield from gpu_experts.micro(_measured, is_specialized=True, launches=launches)
+
+
+def _measured(calls: list[Callable[[], object]]) -> float:
+    return timed(calls)
 
 
 def micro_small() -> Iterator[Timed]:

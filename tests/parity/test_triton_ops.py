@@ -13,13 +13,16 @@ from triton_interpreter import INTERPRETS, let_scalars_be_indices
 pytest.importorskip("triton")
 from trivium.kernels import fused_cases, gated, rms_norm
 from trivium.kernels.attention import HeadRules
-from trivium.kernels.cases import error
+from trivium.kernels.cases import error, normal
 from trivium.kernels.cuda import gpu_ops
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import decode_attention, skinny_linear
 from trivium.kernels.triton.argmax import argmax
+from trivium.kernels.triton.norm_route import MAX_TOKENS, norm_and_route
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention, takes_prompts
+from trivium.kernels.triton.route import route_to_tiles
+from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_experts
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()
@@ -59,6 +62,56 @@ def test_kernels_that_start_early_compute_the_same(monkeypatch: pytest.MonkeyPat
     for case in cases:
         off = fused_cases.case_error(case, early, REFERENCE, "cpu")
         assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
+
+
+# rows, outputs, inputs, warps, stages, tiles in a group, programs of a processor (0: one for each tile)
+SORTED_TILES = [
+    (SortedTiles(16, 16, 16, 4, 2, 3, 0), SortedTiles(16, 32, 16, 4, 2, 1, 0)),
+    (SortedTiles(16, 32, 32, 4, 2, 2, 1, swaps=True), SortedTiles(16, 16, 32, 4, 2, 8, 2, swaps=True)),
+    (SortedTiles(32, 16, 64, 4, 2, 4, 1, specializes=True), SortedTiles(32, 64, 16, 4, 2, 2, 1, specializes=True)),
+]
+
+
+@pytest.mark.parametrize("tiles", SORTED_TILES, ids=["a program for each tile", "swapped", "specialized"])
+def test_experts_over_sorted_tiles_are_the_experts(tiles: tuple[SortedTiles, SortedTiles]) -> None:
+    for case in fused_cases.expert_cases(fresh(), torch.float32, False):
+        hidden, norm, eps, layers = case.arguments
+        if not can_be_described(layers.gate_up, layers.down):
+            continue
+        x = TRITON.rms_norm(hidden, norm, eps)
+        logits = TRITON.linear(x, layers.router, None)
+        routed, expert_tiles = route_to_tiles(logits, layers.top_k, layers.norm_topk_prob, tiles[0].rows)
+        arguments = (layers.gate_up, layers.down, layers.activation, hidden, *tiles)
+        got = sorted_experts(x, routed, expert_tiles, *arguments, num_processors=3)
+        off = error(got, REFERENCE.norm_experts_add(*case.arguments))
+        assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 33, 64, 65, 90])
+@pytest.mark.parametrize(("num_experts", "top_k"), [(5, 3), (24, 8)])
+def test_every_pair_has_one_place_in_a_tile_of_its_expert(num_tokens: int, num_experts: int, top_k: int) -> None:
+    hidden, norm, router = normal(fresh(), num_tokens, 300), torch.ones(300), torch.eye(num_experts, 300)
+    for row in hidden:  # no two experts are nearly alike: rounding must not change which is the likelier
+        row[:num_experts] = torch.randperm(num_experts, generator=fresh()) * 0.2 - 1
+    x = rms_norm.reference(hidden, norm, 1e-6)
+    logits = x @ router.T
+    shares, ids = torch.topk(logits.softmax(dim=-1), top_k)
+    found = [route_to_tiles(logits, top_k, True, 16)]
+    if num_tokens <= MAX_TOKENS:
+        normed, *both = norm_and_route(hidden, norm, 1e-6, router, top_k, True, 16)
+        torch.testing.assert_close(normed, x)
+        found.append(tuple(both))
+    for routed, tiles in found:
+        assert torch.equal(routed.experts.long(), ids)
+        torch.testing.assert_close(routed.shares, shares / shares.sum(dim=-1, keepdim=True), atol=1e-4, rtol=1e-3)
+        used = int(tiles.used)
+        assert used == sum(-(-int(count) // 16) for count in torch.bincount(ids.flatten()))
+        assert (tiles.expert_of_tile[used:] == -1).all()
+        pair_of = tiles.pair_of.view(-1, 16)[:used]
+        present = pair_of >= 0
+        assert sorted(pair_of[present].tolist()) == list(range(num_tokens * top_k))
+        experts_of_pairs = ids.flatten()[pair_of[present].long()]
+        assert torch.equal(experts_of_pairs, tiles.expert_of_tile[:used, None].expand(-1, 16)[present].long())
 
 
 @pytest.mark.parametrize("op", [rms_norm, gated])

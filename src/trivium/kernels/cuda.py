@@ -34,7 +34,7 @@ from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
 from trivium.kernels.sample import SampleBatch
-from trivium.kernels.triton import choose
+from trivium.kernels.triton import choose, norm_route
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import decode_attention
 from trivium.kernels.triton.experts import grouped_experts, stream_experts
@@ -43,7 +43,7 @@ from trivium.kernels.triton.heads import turn_and_store
 from trivium.kernels.triton.prefill_attention import prefill_attention
 from trivium.kernels.triton.prompt_attention import prompt_attention, takes_prompts
 from trivium.kernels.triton.rms_norm import rms_norm
-from trivium.kernels.triton.route import route, route_to_tiles
+from trivium.kernels.triton.route import ExpertTiles, Routed, route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 from trivium.types.compile_target import CompileTarget
@@ -230,17 +230,12 @@ class CudaKernels:
             return self._reference_experts(hidden, norm, eps, layers)
         num_tokens, num_experts = len(hidden), layers.router.shape[0]
         if num_tokens <= choose.STREAMED_EXPERT_TOKENS:
-            tiles = choose.router_tiles(num_tokens, num_experts)
-            logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
-            routed = route(logits, layers.top_k, layers.norm_topk_prob)
+            routed = self._route_few(hidden, norm, eps, layers)
             return stream_experts(
                 hidden, norm, eps, routed, layers.gate_up, layers.down, layers.activation, *choose.stream_tiles()
             )
-        x = rms_norm(hidden, norm, eps)
-        up_tiles, down_tiles = choose.grouped_tiles(num_tokens * layers.top_k, num_experts, x.element_size())
-        routed, expert_tiles = route_to_tiles(
-            self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob, up_tiles.rows
-        )
+        up_tiles, down_tiles = choose.grouped_tiles(num_tokens * layers.top_k, num_experts, hidden.element_size())
+        x, routed, expert_tiles = self._norm_and_route(hidden, norm, eps, layers, up_tiles.rows)
         return grouped_experts(
             x, routed, expert_tiles, layers.gate_up, layers.down, layers.activation, hidden, up_tiles, down_tiles
         )
@@ -315,6 +310,26 @@ class CudaKernels:
         num_rows = len(batch.spans) - first
         prompt_attention(q, k, v, batch.query_starts[first:], num_rows, rules, tiles, out)
         return out
+
+    def _route_few(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Routed:
+        assert isinstance(layers.router, Tensor)
+        tiles = choose.skinny_tiles(len(hidden), len(layers.router), is_gated=False)
+        if tiles is None:
+            return self._norm_and_route(hidden, norm, eps, layers, rows=16)[1]
+        logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
+        return route(logits, layers.top_k, layers.norm_topk_prob)
+
+    def _norm_and_route(
+        self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers, rows: int
+    ) -> tuple[Tensor, Routed, ExpertTiles]:
+        """`rows`: of each tile."""
+        assert isinstance(layers.router, Tensor)
+        if 0 < len(hidden) <= norm_route.MAX_TOKENS:
+            choice = (layers.top_k, layers.norm_topk_prob, rows)
+            return norm_route.norm_and_route(hidden, norm, eps, layers.router, *choice)
+        x = rms_norm(hidden, norm, eps)
+        routed, tiles = route_to_tiles(self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob, rows)
+        return x, routed, tiles
 
     def _reference_experts(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
         x = rms_norm(hidden, norm, eps)

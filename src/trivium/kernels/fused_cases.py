@@ -177,9 +177,12 @@ def paged_arguments(
 
 
 def expert_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> Iterator[FusedCase]:
-    shapes = [(1, 2, 8, 33, 20), (3, 2, 4, 32, 48), (19, 3, 5, 40, 32)]  # tokens, choices, experts, wide, hidden
+    # tokens, choices, experts, wide, hidden
+    shapes = [(1, 2, 8, 33, 20), (3, 2, 4, 32, 48), (19, 3, 5, 40, 32), (70, 2, 6, 24, 36)]
     if is_large:
-        shapes = [(tokens, 8, 128, 768, 512) for tokens in (1, 8, 9, 64, 256, 1000, 3000)] + [(40, 2, 8, 1000, 520)]
+        shapes = [(tokens, 8, 128, 768, 512) for tokens in (1, 2, 8, 9, 16, 64, 65, 256, 1000, 3000)] + [
+            (40, 2, 8, 1000, 520)
+        ]
     for tokens, top_k, num_experts, wide, hidden in shapes:
         gate_up = (normal(random, num_experts, 2 * wide, hidden) * hidden**-0.5).to(dtype)
         gate, up = torch.split(gate_up, wide, dim=1)

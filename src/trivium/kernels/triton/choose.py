@@ -20,11 +20,6 @@ def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | N
     return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
 
 
-def router_tiles(num_rows: int, num_experts: int) -> SkinnyTiles:
-    """Of up to STREAMED_EXPERT_TOKENS rows: so little work that a launch saved, that of the norm, counts for more."""
-    return skinny_tiles(num_rows, num_experts, is_gated=False) or SkinnyTiles(outputs=16, inputs=256, warps=4, stages=5)
-
-
 def decode_tiles(num_rows: int, num_kv_heads: int, head_dim: int, most_keys: int, num_processors: int) -> DecodeTiles:
     """`most_keys`: no row has more."""
     keys = 64 if head_dim <= 128 else 32

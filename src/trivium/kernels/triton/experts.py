@@ -206,16 +206,13 @@ def _grouped_down(
 
 
 @triton.jit
-def _sum_choices(
-    results, residual, out, SIZE: tl.constexpr, TOP_K: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _sum_choices(results, residual, out, SIZE: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for choice in tl.static_range(TOP_K):
         total += tl.load(results + (token * TOP_K + choice) * SIZE + i, mask=i < SIZE, other=0.0).to(tl.float32)
-    if HAS_RESIDUAL:
-        total += tl.load(residual + token * SIZE + i, mask=i < SIZE, other=0.0).to(tl.float32)
+    total += tl.load(residual + token * SIZE + i, mask=i < SIZE, other=0.0).to(tl.float32)
     tl.store(out + token * SIZE + i, total.to(out.dtype.element_ty), mask=i < SIZE)
 
 
@@ -226,7 +223,7 @@ def grouped_experts(
     gate_up: Tensor,
     down: Tensor,
     activation: Activation,
-    residual: Tensor | None,
+    residual: Tensor,
     up_tiles: GroupedTiles,
     down_tiles: GroupedTiles,
 ) -> Tensor:
@@ -240,9 +237,8 @@ def grouped_experts(
     num_tiles = len(tiles.expert_of_tile)
     middle = torch.empty((num_tiles * tiles.rows, wide), dtype=x.dtype, device=x.device)
     results = torch.empty((num_tokens * top_k, num_in), dtype=x.dtype, device=x.device)
-    out = torch.empty((num_tokens, num_in), dtype=x.dtype, device=x.device)
     if not num_tokens:
-        return out
+        return torch.empty_like(residual)
     _grouped_up[(num_tiles, triton.cdiv(wide, up_tiles.outputs))](
         x, gate_up, tiles.pair_of, tiles.expert_of_tile, middle, x.stride(0),
         NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, BLOCK_M=tiles.rows, BLOCK_N=up_tiles.outputs,
@@ -253,8 +249,16 @@ def grouped_experts(
         NUM_IN=wide, NUM_OUT=num_in, BLOCK_M=tiles.rows, BLOCK_N=down_tiles.outputs, BLOCK_K=down_tiles.inputs,
         STAGES=down_tiles.stages, num_warps=down_tiles.warps,
     )  # fmt: skip
-    block = min(1024, triton.next_power_of_2(num_in))
-    _sum_choices[(num_tokens, triton.cdiv(num_in, block))](
-        results, residual, out, SIZE=num_in, TOP_K=top_k, HAS_RESIDUAL=residual is not None, BLOCK=block
-    )
+    return sum_choices(results, residual, top_k)
+
+
+def sum_choices(results: Tensor, residual: Tensor, top_k: int) -> Tensor:
+    """results [T * k, H], each with its share in it already -> residual [T, H] + each token's sum, in that order."""
+    num_tokens, size = residual.shape
+    out = torch.empty((num_tokens, size), dtype=results.dtype, device=results.device)
+    block = min(1024, triton.next_power_of_2(size))
+    if num_tokens:
+        _sum_choices[(num_tokens, triton.cdiv(size, block))](
+            results, residual, out, SIZE=size, TOP_K=top_k, BLOCK=block
+        )
     return out

@@ -11,39 +11,61 @@ from torch import Tensor
 
 
 @triton.jit
-def _route(
-    logits, experts, shares, counts, ranks,
-    NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, COUNTS: tl.constexpr,
-    BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    e = tl.arange(0, BLOCK_E)
-    choice = tl.arange(0, BLOCK_K)
-    score = tl.load(logits + token * NUM_EXPERTS + e, mask=e < NUM_EXPERTS, other=float("-inf")).to(tl.float32)
-    weight = tl.exp(score - tl.max(score, axis=0))
-    probability = weight / tl.sum(weight, axis=0)
-    left = tl.where(e < NUM_EXPERTS, probability, -1.0)
-    chosen = tl.zeros((BLOCK_K,), tl.int32)
-    share = tl.zeros((BLOCK_K,), tl.float32)
+def probabilities(logits, NUM_EXPERTS: tl.constexpr):
+    """Of each token and expert [T, power of two]; -1 where there is no expert."""
+    exists = (tl.arange(0, logits.shape[1]) < NUM_EXPERTS)[None, :]
+    score = tl.where(exists, logits, float("-inf"))
+    weight = tl.exp(score - tl.max(score, axis=1, keep_dims=True))
+    return tl.where(exists, weight / tl.sum(weight, axis=1, keep_dims=True), -1.0)
+
+
+@triton.jit
+def likeliest(probability, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, BLOCK_K: tl.constexpr):
+    """(experts, shares) [T, BLOCK_K], likeliest first, and which choice each expert is, of [T, experts]; TOP_K: none."""
+    BLOCK_T: tl.constexpr = probability.shape[0]
+    BLOCK_E: tl.constexpr = probability.shape[1]
+    e = tl.arange(0, BLOCK_E)[None, :]
+    choice = tl.arange(0, BLOCK_K)[None, :]
+    experts = tl.zeros((BLOCK_T, BLOCK_K), tl.int32)
+    shares = tl.zeros((BLOCK_T, BLOCK_K), tl.float32)
+    choice_of = tl.full((BLOCK_T, BLOCK_E), TOP_K, tl.int32)
+    left = probability
     for j in tl.static_range(TOP_K):
-        best = tl.argmax(left, axis=0)
-        chosen = tl.where(choice == j, best, chosen)
-        share = tl.where(choice == j, tl.max(left, axis=0), share)
+        best = tl.argmax(left, axis=1, keep_dims=True)
+        experts = tl.where(choice == j, best, experts)
+        shares = tl.where(choice == j, tl.max(left, axis=1, keep_dims=True), shares)
+        choice_of = tl.where(e == best, j, choice_of)
         left = tl.where(e == best, -1.0, left)
     if NORMALIZE:
-        share = share / tl.sum(share, axis=0)
+        shares = shares / tl.sum(shares, axis=1, keep_dims=True)
+    return experts, shares, choice_of
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _route(
+    logits, experts, shares, counts, ranks, num_tokens,
+    NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, COUNTS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    token = (tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T))[:, None]
+    choice = tl.arange(0, BLOCK_K)[None, :]
+    e = tl.arange(0, BLOCK_E)[None, :]
+    inside = (token < num_tokens) & (e < NUM_EXPERTS)
+    score = tl.load(logits + token * NUM_EXPERTS + e, mask=inside, other=0.0).to(tl.float32)
+    chosen, share, _ = likeliest(probabilities(score, NUM_EXPERTS), TOP_K, NORMALIZE, BLOCK_K)
     place = token * TOP_K + choice
-    tl.store(experts + place, chosen, mask=choice < TOP_K)
-    tl.store(shares + place, share, mask=choice < TOP_K)
+    inside = (token < num_tokens) & (choice < TOP_K)
+    tl.store(experts + place, chosen, mask=inside)
+    tl.store(shares + place, share, mask=inside)
     if COUNTS:
         # The order of tokens within an expert is anyone's; no token's result depends on it.
-        rank = tl.atomic_add(counts + chosen, 1, mask=choice < TOP_K)
-        tl.store(ranks + place, rank, mask=choice < TOP_K)
+        rank = tl.atomic_add(counts + chosen, 1, mask=inside)
+        tl.store(ranks + place, rank, mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_tiles"])
 def _gather(
-    experts, counts, ranks, pair_of, expert_of_tile, num_pairs, num_tiles,
+    experts, counts, ranks, pair_of, expert_of_tile, used_tiles, num_pairs, num_tiles,
     NUM_EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
@@ -52,6 +74,8 @@ def _gather(
     count = tl.load(counts + e, mask=e < NUM_EXPERTS, other=0)
     tiles = (count + BLOCK_M - 1) // BLOCK_M
     past = tl.cumsum(tiles, axis=0)  # tiles of this expert and those before it
+    if tl.program_id(0) == 0:
+        tl.store(used_tiles, tl.sum(tiles, axis=0))
     pair = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     expert = tl.load(experts + pair, mask=pair < num_pairs, other=0)
     is_mine = expert[:, None] == e[None, :]
@@ -62,6 +86,10 @@ def _gather(
     # Experts whose tiles end at or before a tile come before its own; past the last there is none.
     before = tl.sum((past[None, :] <= tile[:, None]).to(tl.int32), axis=1)
     tl.store(expert_of_tile + tile, tl.where(before < NUM_EXPERTS, before, -1), mask=tile < num_tiles)
+    is_mine = before[:, None] == e[None, :]
+    past_pairs = tl.sum(tl.where(is_mine, ((past - tiles) * BLOCK_M + count)[None, :], 0), axis=1)
+    place = tile[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    tl.store(pair_of + place, -1, mask=(place >= past_pairs[:, None]) & (tile < num_tiles)[:, None])
 
 
 @dataclass(frozen=True)
@@ -72,57 +100,71 @@ class Routed:
 
 @dataclass(frozen=True)
 class ExpertTiles:
-    """Pairs of (token, choice), numbered token * k + choice, in tiles of `rows` that each have one expert."""
+    """Pairs of (token, choice), numbered token * k + choice, in tiles of `rows` that each have one expert.
+
+    There are as many tiles as could be needed.
+    """
 
     rows: int
-    pair_of: Tensor  # int32 [tiles * rows]; -1: empty
-    expert_of_tile: Tensor  # int32 [tiles]; -1: an unused tile
+    pair_of: Tensor  # int32 [tiles * rows]; -1: empty; anything in unused tiles
+    expert_of_tile: Tensor  # int32 [tiles], ascending; then -1: unused tiles
+    used: Tensor  # int32 [1], how many tiles are used
+
+
+def empty_routed(num_tokens: int, top_k: int, device: torch.device) -> Routed:
+    return Routed(
+        experts=torch.empty((num_tokens, top_k), dtype=torch.int32, device=device),
+        shares=torch.empty((num_tokens, top_k), dtype=torch.float32, device=device),
+    )
+
+
+def empty_tiles(num_pairs: int, num_experts: int, rows: int, device: torch.device) -> ExpertTiles:
+    num_tiles = min(num_pairs, num_experts + num_pairs // rows)
+    return ExpertTiles(
+        rows=rows,
+        pair_of=torch.empty(num_tiles * rows, dtype=torch.int32, device=device),
+        expert_of_tile=torch.empty(num_tiles, dtype=torch.int32, device=device),
+        used=torch.empty(1, dtype=torch.int32, device=device),
+    )
 
 
 def route(logits: Tensor, top_k: int, normalize: bool) -> Routed:
     """logits [T, E] -> the top_k likeliest of each token, likeliest first."""
-    experts, shares = _empty_routed(logits, top_k)
+    routed = empty_routed(len(logits), top_k, logits.device)
     if len(logits):
-        _launch_route(logits, experts, shares, None, None, normalize)
-    return Routed(experts, shares)
+        _launch_route(logits, routed, None, None, normalize)
+    return routed
 
 
 def route_to_tiles(logits: Tensor, top_k: int, normalize: bool, rows: int) -> tuple[Routed, ExpertTiles]:
-    """As `route`, and the pairs in tiles of `rows`. The number of tiles is the most that there can be."""
+    """As `route`, and the pairs in tiles of `rows`."""
     num_tokens, num_experts = logits.shape
     num_pairs = num_tokens * top_k
-    experts, shares = _empty_routed(logits, top_k)
-    counts = torch.zeros(num_experts, dtype=torch.int32, device=logits.device)
-    ranks = torch.empty(num_pairs, dtype=torch.int32, device=logits.device)
-    num_tiles = min(num_pairs, num_experts + num_pairs // rows)
-    pair_of = torch.full((num_tiles * rows,), -1, dtype=torch.int32, device=logits.device)
-    expert_of_tile = torch.empty(num_tiles, dtype=torch.int32, device=logits.device)
+    routed = empty_routed(num_tokens, top_k, logits.device)
+    tiles = empty_tiles(num_pairs, num_experts, rows, logits.device)
     if num_tokens:
-        _launch_route(logits, experts, shares, counts, ranks, normalize)
+        counts = torch.zeros(num_experts, dtype=torch.int32, device=logits.device)
+        ranks = torch.empty(num_pairs, dtype=torch.int32, device=logits.device)
+        _launch_route(logits, routed, counts, ranks, normalize)
         pairs_at_once = 128
         programs = triton.cdiv(num_pairs, pairs_at_once)
+        num_tiles = len(tiles.expert_of_tile)
         _gather[(programs,)](
-            experts, counts, ranks, pair_of, expert_of_tile, num_pairs, num_tiles,
+            routed.experts, counts, ranks, tiles.pair_of, tiles.expert_of_tile, tiles.used, num_pairs, num_tiles,
             NUM_EXPERTS=num_experts, BLOCK_M=rows, BLOCK_E=triton.next_power_of_2(num_experts),
             BLOCK_P=pairs_at_once, BLOCK_T=triton.next_power_of_2(triton.cdiv(num_tiles, programs)),
         )  # fmt: skip
-    return Routed(experts, shares), ExpertTiles(rows, pair_of, expert_of_tile)
+    return routed, tiles
 
 
-def _empty_routed(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    shape = (len(logits), top_k)
-    return (
-        torch.empty(shape, dtype=torch.int32, device=logits.device),
-        torch.empty(shape, dtype=torch.float32, device=logits.device),
-    )
-
-
-def _launch_route(
-    logits: Tensor, experts: Tensor, shares: Tensor, counts: Tensor | None, ranks: Tensor | None, normalize: bool
-) -> None:
-    num_experts, top_k = logits.shape[1], experts.shape[1]
-    _route[(len(logits),)](
-        logits, experts, shares, counts, ranks,
-        NUM_EXPERTS=num_experts, TOP_K=top_k, NORMALIZE=normalize, COUNTS=counts is not None,
+def _launch_route(logits: Tensor, routed: Routed, counts: Tensor | None, ranks: Tensor | None, normalize: bool) -> None:
+    num_tokens, num_experts = logits.shape
+    top_k = routed.experts.shape[1]
+    tokens_at_once = (
+        1 if num_tokens <= 1024 else 4
+    )  # few: all processors share them; many: chains of one hide another's
+    _route[(triton.cdiv(num_tokens, tokens_at_once),)](
+        logits, routed.experts, routed.shares, counts, ranks, num_tokens,
+        NUM_EXPERTS=num_experts, TOP_K=top_k, NORMALIZE=normalize, COUNTS=counts is not None, BLOCK_T=tokens_at_once,
         BLOCK_E=triton.next_power_of_2(num_experts), BLOCK_K=triton.next_power_of_2(top_k), num_warps=1,
     )  # fmt: skip
