@@ -149,7 +149,8 @@ def micro(parts: str = "") -> None:
         micro_linears,
         micro_decode_attention,
         micro_prefill_attention,
-        micro_experts,
+        micro_few_experts,
+        micro_many_experts,
         micro_specialized_experts,
         micro_small,
     )
@@ -346,12 +347,16 @@ def micro_prefill_attention() -> Iterator[Timed]:
             yield from best(name, candidates, computed=4 * pairs * num_q * 128, show=9)
 
 
-def micro_experts() -> Iterator[str]:
-    yield from gpu_experts.micro(_measured, is_specialized=False, launches=launches)
+def micro_few_experts() -> Iterator[str]:
+    yield from gpu_experts.micro(_measured, gpu_experts.FEW_TOKENS, is_specialized=False, launches=launches)
+
+
+def micro_many_experts() -> Iterator[str]:
+    yield from gpu_experts.micro(_measured, gpu_experts.MANY_TOKENS, is_specialized=False, launches=launches)
 
 
 def micro_specialized_experts() -> Iterator[str]:
-    yield from gpu_experts.micro(_measured, is_specialized=True, launches=launches)
+    yield from gpu_experts.micro(_measured, gpu_experts.MANY_TOKENS[2:], is_specialized=True, launches=launches)
 
 
 def _measured(calls: list[Callable[[], object]]) -> float:
