@@ -59,11 +59,15 @@ test-clients:
 	  npm install --silent --no-audit --no-fund --prefix .venv-clients/npm @anthropic-ai/claude-code @openai/codex
 	@.venv-clients/bin/python -m pytest tests/clients
 
-# On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there.
+# On a machine with an NVIDIA GPU: the kernels, and the core's own tests, which then run there; those that fill the card or
+# measure its memory alone.
+CORE_TESTS := $(addprefix tests/golden/test_,engine_tokens.py invariance.py overlap.py random_lives.py)
+test-gpu: export TEST_DEVICE := cuda
+test-gpu: export OMP_NUM_THREADS := 2
 test-gpu:
 	@$(PYTHON) tools/setup.py test
-	@$(BIN)/python -m pytest -m gpu tests/gpu
-	@$(BIN)/python -m pytest tests/golden/test_engine_tokens.py tests/golden/test_invariance.py
+	@$(BIN)/python -m pytest -m 'not slow' -n 8 --dist loadgroup $(CORE_TESTS) tests/gpu --ignore tests/gpu/test_memory_on_gpu.py
+	@$(BIN)/python -m pytest -m gpu tests/gpu/test_memory_on_gpu.py
 
 bench-gpu:
 	@$(PYTHON) tools/setup.py

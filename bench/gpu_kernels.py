@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gpu_experts
 import torch
@@ -20,6 +20,7 @@ from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import choose
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import DecodeTiles, decode_attention
+from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.prefill_attention import PrefillTiles, prefill_attention
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention
 from trivium.kernels.triton.rms_norm import rms_norm
@@ -41,19 +42,23 @@ class Checked:
 
 
 def check(index: int, count: int) -> Iterator[Checked]:
-    """Every count-th case of every fused op, small and real shapes, against the reference."""
+    """Cases of every fused op, small and real shapes, against the reference in float32 on the same card; of every
+    count-th kind of case, so that a kernel is compiled in one process alone."""
     reference, ops = reference_ops("the oracle"), cuda_ops("under test")
     torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody wrote is nan
     warnings.filterwarnings("ignore", message=".*deterministic.*")
-    random = torch.Generator()
+    random = torch.Generator(DEVICE)
     random.seed()
-    every = [
+    kinds: dict[tuple[torch.dtype, str], int] = {}
+    every = (
         (dtype, case)
         for dtype in (torch.float32, torch.bfloat16)
         for is_large in (False, True)
-        for case in itertools.islice(fused_cases.cases(random, dtype, is_large), index, None, count)
-    ]
+        for case in fused_cases.cases(random, dtype, is_large)
+    )
     for dtype, case in every:
+        if kinds.setdefault((dtype, case.kin), len(kinds)) % count != index:
+            continue
         names = (case.op, str(dtype).removeprefix("torch."), case.name)
         try:
             with torch.inference_mode():
@@ -146,7 +151,8 @@ def compile_only(index: int, count: int, parts: str) -> None:
 def micro(parts: str = "") -> None:
     every = (
         micro_ceilings,
-        micro_linears,
+        micro_single_row,
+        micro_few_rows,
         micro_decode_attention,
         micro_prefill_attention,
         micro_few_experts,
@@ -214,59 +220,57 @@ LINEARS = [
 ]
 
 
-def micro_linears() -> Iterator[Timed]:
+def micro_single_row() -> Iterator[Timed]:
+    tiles = [(4, 1024, 4, 2), (8, 1024, 4, 2), (2, 1024, 4, 2), (4, 2048, 8, 1), (8, 512, 4, 3), (4, 512, 4, 3)]
+    yield from micro_linears((1,), [SkinnyTiles(*tile) for tile in tiles])
+
+
+def micro_few_rows() -> Iterator[Timed]:
+    tiles = [(32, 256, 4, 4), (32, 128, 4, 6), (64, 128, 4, 5), (64, 64, 4, 8), (32, 256, 8, 3), (16, 256, 4, 5)]
+    yield from micro_linears((2, 8, 16, 32), [SkinnyTiles(*tile) for tile in tiles])
+
+
+def micro_linears(numbers_of_rows: tuple[int, ...], every_tiles: list[SkinnyTiles]) -> Iterator[Timed]:
     for name, outputs, inputs, has_norm, is_gated, adds in LINEARS:
         rows_of_weight = outputs * (2 if is_gated else 1)
         sets = max(2, min(64, int(400e6 / (rows_of_weight * inputs * 2)) + 1))
         weights = [torch.randn(rows_of_weight, inputs, device=DEVICE, dtype=BF16) * 0.02 for _ in range(sets)]
         norm = torch.rand(inputs, device=DEVICE) if has_norm else None
-        for rows in (1, 8, 32, 64):
+        for rows in numbers_of_rows:
             x = torch.randn(rows, inputs, device=DEVICE, dtype=BF16)
             residual = torch.randn(rows, outputs, device=DEVICE, dtype=BF16) if adds else None
 
-            def skinny(tiles: SkinnyTiles) -> float:
-                activation = "silu" if is_gated else None
-                return timed(
-                    [
-                        lambda w=w: skinny_linear(
-                            x, w, tiles, norm=norm, eps=1e-6, residual=residual, activation=activation
-                        )
-                        for w in weights
-                    ]
-                )
+            def skinny(tiles: SkinnyTiles, starts_early: bool) -> float:
+                def call(w: torch.Tensor) -> torch.Tensor:
+                    activation = "silu" if is_gated else None
+                    return skinny_linear(
+                        x, w, tiles, norm=norm, eps=1e-6, residual=residual, activation=activation,
+                        starts_early=starts_early,
+                    )  # fmt: skip
+
+                return timed([lambda w=w: call(w) for w in weights])
 
             def library() -> float:
                 def call(w: torch.Tensor) -> torch.Tensor:
                     y = rms_norm(x, norm, 1e-6) if norm is not None else x
                     if residual is not None:
                         return residual.addmm_(y, w.T)
-                    return torch.nn.functional.linear(y, w)
+                    y = torch.nn.functional.linear(y, w)
+                    return gated(y[:, :outputs], y[:, outputs:], "silu") if is_gated else y
 
                 return timed([lambda w=w: call(w) for w in weights])
 
             candidates: dict[str, Callable[[], float]] = {}
-            for tiles in skinny_candidates(rows):
-                label = f"{tiles.outputs}x{tiles.inputs} w{tiles.warps} s{tiles.stages}"
-                candidates[label] = lambda tiles=tiles: skinny(tiles)
+            for tiles, starts_early in itertools.product(every_tiles, (False, True)):
+                if is_gated:
+                    tiles = replace(tiles, outputs=tiles.outputs // 2)
+                label = f"{tiles.outputs}x{tiles.inputs} w{tiles.warps} s{tiles.stages}{' early' * starts_early}"
+                candidates[label] = lambda tiles=tiles, early=starts_early: skinny(tiles, early)
             candidates["torch"] = library
             moved = weights[0].nbytes
             yield from best(f"{name} {rows} x {rows_of_weight} x {inputs}", candidates, moved)
         weights.clear()
         torch.cuda.empty_cache()
-
-
-def skinny_candidates(rows: int) -> Iterator[SkinnyTiles]:
-    if rows == 1:
-        for outputs, inputs, warps, stages in [
-            (2, 1024, 4, 1), (4, 512, 4, 2), (4, 1024, 4, 1), (4, 1024, 4, 3), (8, 512, 4, 3), (8, 1024, 4, 1),
-            (8, 1024, 8, 2), (4, 2048, 8, 1), (16, 512, 8, 2), (16, 256, 4, 4),
-        ]:  # fmt: skip
-            yield SkinnyTiles(outputs, inputs, warps, stages)
-        return
-    for outputs, inputs, warps, stages in [
-        (16, 256, 4, 4), (16, 512, 4, 3), (32, 128, 4, 5), (32, 256, 4, 3), (64, 128, 4, 4), (16, 128, 4, 6),
-    ]:  # fmt: skip
-        yield SkinnyTiles(outputs, inputs, warps, stages)
 
 
 def micro_decode_attention() -> Iterator[Timed]:

@@ -3,5 +3,5 @@
 import os
 from pathlib import Path
 
-if not Path("/dev/nvidia0").exists():
+if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"

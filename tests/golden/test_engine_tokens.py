@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
+from device_under_test import DEVICE
 from families import FAMILIES, TinyFamily, greedy_tokens
 
 from trivium.config.options import EngineOptions
@@ -32,14 +34,19 @@ class Golden:
         self.expected = [greedy_tokens(model, prompt, NEW_TOKENS) for prompt in self.prompts]
 
 
-@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
+def each_in_one_process(families: list[TinyFamily]) -> list[ParameterSet]:
+    """A family's oracle is asked once, also where tests are shared among processes."""
+    return [pytest.param(family, id=family.name, marks=pytest.mark.xdist_group(family.name)) for family in families]
+
+
+@pytest.fixture(scope="module", params=each_in_one_process(FAMILIES))
 def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     return Golden(request.param, tmp_path_factory.mktemp(request.param.name))
 
 
 def engine(golden: Golden, **options: object) -> EngineCore:
     # A bfloat16 cache, the default, rounds more than these tiny models' likeliest tokens lie apart.
-    exact = {"dtype": "float32", "kv_cache_dtype": "float32"}
+    exact = {"device": DEVICE, "dtype": "float32", "kv_cache_dtype": "float32"}
     values = {**exact, "kv_cache_bytes": 64 << 20, "max_num_seqs": 64, "block_size": 16, **options}
     return EngineCore(EngineOptions(model=str(golden.directory), **values))  # type: ignore[arg-type]
 

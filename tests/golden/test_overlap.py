@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from device_under_test import DEVICE
 from families import FAMILIES, TinyFamily
 from torch import Tensor
 
@@ -51,8 +52,8 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def engine(directory: Path, overlap: bool, **options: object) -> EngineCore:
-    values = {"dtype": "float32", "kv_cache_bytes": 16 << 20, "max_num_seqs": 16, **options}
-    return EngineCore(EngineOptions(model=str(directory), overlap=overlap, **values))  # type: ignore[arg-type]
+    values = {"dtype": "float32", "kv_cache_bytes": 16 << 20, "max_num_seqs": 16, "deterministic": True, **options}
+    return EngineCore(EngineOptions(model=str(directory), device=DEVICE, overlap=overlap, **values))  # type: ignore[arg-type]
 
 
 def requests(stop_token_ids: tuple[int, ...] = STOPS) -> list[Request]:
@@ -150,8 +151,8 @@ def test_who_makes_steps_fail_ends_alone_and_the_others_hear_what_they_would_hav
     core = engine(directory, overlap=overlap)
     forward = core._runner.graph.forward
 
-    def fails_at_poison(batch: Batch) -> Tensor:
-        hidden = forward(batch)
+    def fails_at_poison(batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        hidden = forward(batch, wanted)
         if ", 511, 510, 511" in str(batch.tokens.tolist()):
             raise RuntimeError("a kernel failed")
         return hidden
@@ -175,7 +176,7 @@ def test_a_device_that_always_fails_is_given_up(directory: Path, monkeypatch: py
     monkeypatch.setattr("trivium.engine.step_failures.MAX_SECONDS", 0.0)
     core = engine(directory, overlap=False)
 
-    def fails(batch: Batch) -> Tensor:
+    def fails(batch: Batch, wanted: Tensor | None = None) -> Tensor:
         raise RuntimeError("the device is gone")
 
     core._runner.graph.forward = fails  # type: ignore[method-assign]

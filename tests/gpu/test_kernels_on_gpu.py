@@ -23,7 +23,7 @@ def unwritten_memory_is_nan():
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("part", ["linear_cases", "attention_cases", "expert_cases"])
 def test_fused_ops_are_the_ops_they_are_made_of(part: str, is_large: bool, dtype: torch.dtype) -> None:
-    random = torch.Generator()
+    random = torch.Generator("cuda")
     random.seed()
     ops, reference = cuda_ops("under test"), reference_ops("the oracle")
     wrong = []

@@ -17,7 +17,7 @@ from trivium.kernels.cases import error, normal
 from trivium.kernels.cuda import gpu_ops
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
-from trivium.kernels.triton import decode_attention, skinny_linear
+from trivium.kernels.triton import choose, decode_attention, skinny_linear
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.norm_route import MAX_TOKENS, norm_and_route
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention, takes_prompts
@@ -51,11 +51,23 @@ def test_fused_ops_are_the_ops_they_are_made_of(part: str) -> None:
         assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
 
 
+def test_layers_of_a_few_rows_that_stream_their_weights_are_the_ops_they_are_made_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether or not they are chosen for that many."""
+    monkeypatch.setattr(choose, "skinny_tiles", lambda *_, **__: skinny_linear.SkinnyTiles(16, 32, 4, 2))
+    for case in fused_cases.linear_cases(fresh(), torch.float32, False):
+        off = fused_cases.case_error(case, TRITON, REFERENCE, "cpu")
+        assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
+
+
 def test_kernels_that_start_early_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the waiting, which only a GPU knows."""
     for module in (skinny_linear, decode_attention):
         monkeypatch.setattr(module, "launch_options", lambda starts_early: {"EARLY": starts_early})
         monkeypatch.setattr(module, "inputs_are_there", lambda EARLY: None)
+    monkeypatch.setattr(skinny_linear, "fetch_to_cache", lambda rows, NUM_IN: None)
+    monkeypatch.setattr(choose, "skinny_tiles", lambda *_, **__: skinny_linear.SkinnyTiles(8, 32, 4, 2))
     early = gpu_ops("under test", num_processors=4, starts_early=True)
     cases = [*fused_cases.linear_cases(fresh(), torch.float32, False)]
     cases += [case for case in fused_cases.attention_cases(fresh(), torch.float32, False) if "decode" in case.name]

@@ -60,6 +60,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         bool | None,
         Meta(description="plan a step while the one before runs; default: where the device runs by itself"),
     ] = None
+    deterministic: Annotated[
+        bool,
+        Meta(
+            description="the same tokens and log probabilities, to the bit, whatever else runs and however the prompt was"
+            " computed; on a GPU slower kernels, on a CPU nothing but the promise"
+        ),
+    ] = False
     kernels: Annotated[
         Literal["auto", "reference", "native", "triton"],
         Meta(description="auto: the fastest on the device; reference: plain torch, the oracle"),

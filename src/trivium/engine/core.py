@@ -15,6 +15,7 @@ from trivium.config.resolve import EngineConfig
 from trivium.engine.antechamber import Antechamber
 from trivium.engine.compile_ahead import AheadCompiler
 from trivium.engine.descent import Descent
+from trivium.engine.device_memory import SMALLER_MODEL, SMALLER_STEPS, free_memory, memory_for
 from trivium.engine.plan import StartPlan, ops_of, plan_start, scheduler_limits
 from trivium.engine.report import report_start
 from trivium.engine.step_failures import StepFailures, what_happened
@@ -61,8 +62,10 @@ class EngineCore:
         clock(StartProgress(StartStage.DEVICE))
         plan.ground.open_device()
         self._spec = spec
-        model = _build_model(plan, clock)
-        plan.ground.platform.give_back_unused()  # what loading needed beside the weights
+        platform = self._platform = plan.ground.platform
+        with memory_for("the weights", plan.weights.own_bytes, platform, SMALLER_MODEL):
+            model = _build_model(plan, clock)
+        platform.give_back_unused()  # what loading needed beside the weights
         clock(StartProgress(StartStage.CACHE))
         if plan.ground.capabilities.memory_is_dedicated:
             self.config = plan.resolve_again()
@@ -77,18 +80,22 @@ class EngineCore:
         self._cancelled_early: list[Delta] = []  # in the antechamber; not yet told
         device = torch.device(self.config.device)
         self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
-        kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
+        cache_bytes = self.config.num_blocks * self.config.kv.bytes_per_block
+        with memory_for("keys and values", cache_bytes, platform, "lower kv_cache_bytes"):
+            kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
         self._descent = Descent(plan.ground, ops_of(spec))
         block_size, shadow = self.config.kv.block_size, self._descent.shadow
         clock(StartProgress(StartStage.RECORDING))
-        self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
+        with memory_for("the values of a step", self.config.step_bytes, platform, SMALLER_STEPS):
+            self._runner = Runner(model, kv, self._rows, block_size, device, self.grammars, shadow)
         self._running: deque[RunningStep] = deque()  # oldest first
         self._failures = StepFailures(plan.ground.known_errors)
         self._profile = plan.ground.step_profile()
         if ops.compiles_at_first_use:
             clock(StartProgress(StartStage.WARM_UP))
             try:
-                warm_up(self.config, self._runner, spec.vocab_size)
+                with memory_for("the values of a step", self.config.step_bytes, platform, SMALLER_STEPS):
+                    warm_up(self.config, self._runner, spec.vocab_size)
             except KernelMismatch as mismatch:
                 self._leave(mismatch)
             self._runner.graph.count_anew()
@@ -203,6 +210,9 @@ class EngineCore:
         log.error("a step failed and is given up; %s", again, exc_info=error)
         self._running.clear()
         self._runner.forget_rows()
+        if isinstance(error, torch.OutOfMemoryError):
+            self._platform.give_back_unused()  # in pieces too small for what was asked
+            log.error("the step had too little memory: %s", free_memory(self._platform.capabilities()))
         if reaction is Reaction.RETRY:
             self._scheduler.recall(now)
             return []

@@ -18,6 +18,7 @@ from trivium.config.environment import check_environment, check_plugin_environme
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
+from trivium.engine.device_memory import SMALLER_MODEL, lack_of_memory
 from trivium.engine.platform_limits import decisions_of, within_graphs
 from trivium.engine.rungs import Standing, refuse_below, stand
 from trivium.engine.step_profile import StepProfile
@@ -107,6 +108,8 @@ def plan_start(options: EngineOptions) -> StartPlan:
     options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
     packed = packed_weights_of(options, source, ops)
     weights = _weight_memory(ground, source, spec, packed)
+    if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
+        raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes)
@@ -147,18 +150,33 @@ def lay_ground(selection: Selection, options: EngineOptions, facts: ModelFacts, 
     dtype = activation_dtype(options, capabilities, Settlement(options.accept_adjustments))
     found = _ops(platform, options, capabilities, dtype, used)
     refuse_below(options.strict, found.ops, used, found.problems)
+    promised = _promised(options, found, used)
     return Ground(
         selection,
         capabilities,
         options,
         facts,
-        (*limited, *adjusted, *negotiated),
+        (*limited, *adjusted, *negotiated, *promised),
         dtype,
         within_graphs(found.ops, told.limits.value),
         found.problems,
         resident_bytes(),
         _known_errors(platform),
     )
+
+
+def _promised(options: EngineOptions, found: Standing, used: Sequence[str]) -> list[Adjustment]:
+    """What a deterministic engine says of itself. Raises ConfigError where its ops cannot keep the promise."""
+    if not options.deterministic:
+        return []
+    if by_batch := [op for op in used if op not in found.ops.invariant]:
+        who = {op: found.ops.providers[op] for op in by_batch}
+        why = ", ".join(f"{op} ({provider.name}: {provider.reason})" for op, provider in who.items())
+        raise ConfigError("; ".join([f"deterministic: sums depend on the batch in {why}", *found.problems]))
+    names = ", ".join(dict.fromkeys(found.ops.providers[op].name for op in used))
+    reason = f"each row is summed in one order in any batch ({names})"
+    cost = "these kernels do so always: it costs nothing" if found.ops.packing else "on kernels that are slower for it"
+    return [Adjustment("deterministic", "true", f"{reason}, {cost}")]
 
 
 def _known_errors(platform: Platform) -> KnownErrors:
@@ -194,7 +212,9 @@ def _ops(
     ops = (
         brought
         if is_own
-        else select_ops(options.kernels, capabilities.device, num_threads, dtype, options.instruction_set)
+        else select_ops(
+            options.kernels, capabilities.device, num_threads, dtype, options.instruction_set, options.deterministic
+        )
     )
     if not isinstance(ops, Ops):
         raise ConfigError(f"the platform {platform.name!r} gave a {type(ops).__name__} as its ops")

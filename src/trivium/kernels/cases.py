@@ -46,7 +46,8 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 def normal(random: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=random).to(dtype)
+    """On the device of `random`."""
+    return torch.randn(shape, generator=random, device=random.device).to(dtype)
 
 
 def quantized(random: Generator, type: str, *shape: int, scale: float = 0.01) -> QuantizedTensor:

@@ -6,10 +6,8 @@ Quantized weights go to the reference, and each such call is counted with its re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +29,7 @@ from trivium.kernels import (
 from trivium.kernels import route as route_op
 from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
+from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
 from trivium.kernels.sample import SampleBatch
@@ -103,7 +102,7 @@ def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops
         providers=providers,
         fallbacks=kernels.fallbacks,
         fused=kernels,
-        capture=kernels.capture,
+        capture=GraphCapture(),
         compiles_at_first_use=True,
         joins_layers=True,
     )
@@ -115,15 +114,6 @@ class CudaKernels:
         self._num_processors = num_processors
         self._starts_early = starts_early
         self._skinny_linear = partial(skinny_linear, starts_early=starts_early)
-        self._graph_memory: Any = None  # shared by all captured calls, of which one runs at a time
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        if self._graph_memory is None:
-            self._graph_memory = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._graph_memory):
-            work()
-        return graph.replay
 
     # --- single ops
 

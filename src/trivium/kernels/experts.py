@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Generator, Tensor
@@ -23,6 +23,7 @@ def reference(
     up: LinearWeight,
     down: LinearWeight,
     activation: Activation,
+    product: Callable[[Tensor, LinearWeight, Tensor | None], Tensor] = linear.reference,
 ) -> Tensor:
     """x [T, H], ids int64 [T, k], shares float32 [T, k], gate and up [E, F, H], down [E, H, F] -> [T, H].
 
@@ -33,10 +34,8 @@ def reference(
     for expert in torch.unique(ids).tolist():
         tokens, choices = torch.where(ids == expert)
         inputs = x[tokens]
-        middle = gated.reference(
-            linear.reference(inputs, gate[expert], None), linear.reference(inputs, up[expert], None), activation
-        )
-        result = linear.reference(middle, down[expert], None)
+        middle = gated.reference(product(inputs, gate[expert], None), product(inputs, up[expert], None), activation)
+        result = product(middle, down[expert], None)
         out.index_add_(0, tokens, result.float() * shares[tokens, choices, None])
     return out.to(x.dtype)
 

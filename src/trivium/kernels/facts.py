@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.kv_layout import LaneLayout
-from trivium.kernels.ops import Ops
+from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, Ops
 from trivium.platform.contract import (
     AttentionSupport,
     Determinism,
@@ -22,11 +22,12 @@ from trivium.platform.contract import (
 )
 
 REFERENCE = "reference"
+DECODER_OPS = frozenset(OP_NAMES) - frozenset(ENCODER_OPS)
 FLOATS = ("F32", "F16", "BF16")
 
 
 def kernel_facts(ops: Ops) -> KernelFacts:
-    is_invariant = ops.packing is not None  # sums of the packed kernels have one order, whatever the batch
+    is_invariant = not DECODER_OPS - ops.invariant
     has_graph = ops.record is not None or ops.capture is not None
     supports = tuple(
         OpSupport(
@@ -34,7 +35,7 @@ def kernel_facts(ops: Ops) -> KernelFacts:
             implementation=provider.name,
             reason=provider.reason,
             deterministic=True,
-            batch_invariant=is_invariant and provider.name != REFERENCE,
+            batch_invariant=op in ops.invariant,
             graph_safe=has_graph,
         )
         for op, provider in ops.providers.items()

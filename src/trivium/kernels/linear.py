@@ -16,7 +16,7 @@ from trivium.kernels.weights import LinearWeight, QuantizedTensor, stored
 TOLERANCE = 1e-5
 
 # A quantized weight is expanded this many elements at a time, so that a vocabulary of 10^5 rows costs little memory.
-_EXPANDED_ELEMENTS = 1 << 23
+EXPANDED_ELEMENTS = 1 << 23
 
 
 def reference(x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
@@ -25,7 +25,7 @@ def reference(x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
     if not isinstance(weight, QuantizedTensor):
         return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
     num_out, num_in = weight.shape
-    step = max(1, _EXPANDED_ELEMENTS // num_in)
+    step = max(1, EXPANDED_ELEMENTS // num_in)
     parts = [F.linear(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
     return y if bias is None else y + bias.to(x.dtype)

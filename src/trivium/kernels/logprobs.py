@@ -19,7 +19,11 @@ def reference(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Ten
     likeliest tokens in order, the lower id first where two are equal.
     """
     logits = logits.float()
-    normalizer = logits.double().logsumexp(dim=-1, keepdim=True)
+    return scored(logits, tokens, num_top, logits.double().logsumexp(dim=-1, keepdim=True))
+
+
+def scored(logits: Tensor, tokens: Tensor, num_top: int, normalizer: Tensor) -> tuple[Tensor, Tensor]:
+    """logits float32; `normalizer`: float64 [M, 1], the logarithm of the sum of each row's exponentials."""
     chosen = logits.gather(1, tokens.unsqueeze(1))
     ranks = (logits > chosen).sum(dim=1, keepdim=True) + 1
     top = _order(logits).topk(num_top, dim=-1).indices

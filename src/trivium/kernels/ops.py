@@ -130,6 +130,8 @@ class Ops:
     compiles_at_first_use: bool = False  # so that the first step of each kind takes long
     compiles_for: CompileTarget | None = None  # where others can do it before, having the same target
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
+    # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
+    invariant: frozenset[str] = frozenset()
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         """x [T, in], normed, through each layer -> [T, out] of each."""

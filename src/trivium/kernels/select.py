@@ -38,9 +38,11 @@ def select_ops(
     num_threads: int | None = None,
     dtype: str = "float32",
     instruction_set: str | None = None,
+    deterministic: bool = False,
 ) -> Ops:
     """`num_threads` and `instruction_set` are of the native kernels; None: what the process may use, and the best that
-    the machine has. `dtype` is of the activations."""
+    the machine has. `dtype` is of the activations. `deterministic`: of two kernels for a device, those that sum in one
+    order in any batch; which ops do so, `Ops.invariant` says."""
     if instruction_set is not None and (kernels == "reference" or device != "cpu"):
         raise ConfigError(f"instruction_set={instruction_set} is of native kernels on a CPU, which are not asked for")
     if kernels == "reference":
@@ -51,7 +53,7 @@ def select_ops(
     if device_type not in KERNELS_OF:
         return reference_ops(f"there are no kernels of our own for {device_type}, and its platform brings none")
     if device_type == "cuda":
-        return _gpu_ops(kernels)
+        return _gpu_ops(kernels, deterministic)
     try:
         if dtype != "float32":
             raise ConfigError(f"the native kernels take float32 activations, and these are {dtype}")
@@ -63,13 +65,16 @@ def select_ops(
         return reference_ops(str(error))
 
 
-def _gpu_ops(kernels: Kernels) -> Ops:
-    try:
-        from trivium.kernels.cuda import cuda_ops  # where there is no GPU there is often no triton either
+def _gpu_ops(kernels: Kernels, deterministic: bool) -> Ops:
+    try:  # where there is no GPU there is often no triton either
+        from trivium.kernels.cuda import cuda_ops
+        from trivium.kernels.cuda_ordered import ordered_gpu_ops
     except ImportError as error:
         if kernels == "triton":
             raise ConfigError(f"the triton kernels cannot be loaded: {error}") from error
         return reference_ops(f"triton cannot be loaded: {error}")
+    if deterministic:
+        return ordered_gpu_ops("asked for")
     return cuda_ops("asked for" if kernels == "triton" else "the fastest here")
 
 
@@ -104,6 +109,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         takes_stored_floats=True,
         providers=dict.fromkeys(OP_NAMES, provider),
         fallbacks=native.fallbacks,
+        invariant=frozenset(OP_NAMES),
     )
 
 

@@ -96,4 +96,4 @@ class Decoder:
             return self.ops.logits(hidden, self.lm_head, out)
         logits = self.ops.logits(hidden, self.lm_head).float()
         logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
-        return logits if out is None else out.copy_(logits)
+        return logits.to(hidden.dtype) if out is None else out.copy_(logits)  # rounded alike, in a captured step or not

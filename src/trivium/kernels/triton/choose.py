@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trivium.kernels.triton.decode_attention import DecodeTiles
 from trivium.kernels.triton.experts import GroupedTiles, StreamTiles
+from trivium.kernels.triton.ordered_linear import OrderedTiles
 from trivium.kernels.triton.prefill_attention import PrefillTiles
 from trivium.kernels.triton.prompt_attention import PromptTiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles
@@ -60,3 +61,31 @@ def grouped_tiles(num_pairs: int, num_experts: int, element_bytes: int) -> tuple
     if per_expert <= 96:
         return GroupedTiles(64, 64, 64, 4, 3), GroupedTiles(64, 128, 64, 4, 4)
     return GroupedTiles(128, 128, 64, 8, 3), GroupedTiles(128, 128, 64, 8, 3)
+
+
+# Of a deterministic engine: by the model alone, never by the number of rows or tokens.
+
+
+def ordered_tiles(num_out: int, element_bytes: int) -> OrderedTiles:
+    """Narrow where a weight has few outputs: few programs would leave much of the card idle when few rows decode."""
+    if element_bytes > 2:
+        return OrderedTiles(rows=16, outputs=32, inputs=32, warps=4, stages=2)
+    if num_out <= 8192:
+        return OrderedTiles(rows=64, outputs=64, inputs=128, warps=4, stages=3)
+    return OrderedTiles(rows=64, outputs=128, inputs=64, warps=4, stages=4)
+
+
+def ordered_attention_tiles(head_dim: int, element_bytes: int) -> PrefillTiles:
+    if element_bytes > 2:
+        return PrefillTiles(queries=32, keys=32, warps=4, stages=1, in_order=True)
+    if head_dim > 128:
+        return PrefillTiles(queries=64, keys=32, warps=4, stages=2, in_order=True)
+    return PrefillTiles(queries=64, keys=64, warps=4, stages=3, in_order=True)
+
+
+def ordered_expert_tiles(element_bytes: int) -> tuple[GroupedTiles, GroupedTiles]:
+    """Of gate and up, and of down."""
+    if element_bytes > 2:
+        small = GroupedTiles(rows=16, outputs=32, inputs=32, warps=4, stages=2)
+        return small, small
+    return GroupedTiles(64, 64, 64, 4, 3), GroupedTiles(64, 128, 64, 4, 4)

@@ -23,6 +23,7 @@ class PrefillTiles:
     keys: int = 64
     warps: int = 8
     stages: int = 3
+    in_order: bool = False  # every query through the same instructions, whatever the number of tokens
 
 
 @triton.jit
@@ -41,7 +42,8 @@ def row_of(starts, num_rows, tile, BLOCK_Q: tl.constexpr):
 
 @triton.jit
 def _attend_tiles(
-    query, positions, mixed, highest, total, keys, values, block_stride, token_stride, table, begin, end, scale, softcap,
+    query, positions, mixed, highest, total, keys, values, block_stride, token_stride, table, table_stride, begin, end,
+    scale, softcap,
     SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     MASKED: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -52,10 +54,10 @@ def _attend_tiles(
         position = start + lane
         if MASKED:
             # A block beyond a window's reach is not in the table any more.
-            block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=-1).to(tl.int64)
+            block = tl.load(table + position // BLOCK_SIZE * table_stride, mask=position < end, other=-1).to(tl.int64)
             inside = (block >= 0)[:, None] & (element < SIZE)
         else:
-            block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
+            block = tl.load(table + position // BLOCK_SIZE * table_stride).to(tl.int64)
             inside = (lane >= 0)[:, None] & (element < SIZE)
         cell = block * block_stride + (position % BLOCK_SIZE) * token_stride
         if MASKED or BLOCK_D != SIZE:
@@ -90,13 +92,14 @@ def _attend_tiles(
 
 # Where tables begin and how wide they are differs from step to step.
 @triton.jit(
-    do_not_specialize=["num_rows", "table_stride"], do_not_specialize_on_alignment=["table", "starts", "contexts"]
+    do_not_specialize=["num_rows", "table_row_stride"], do_not_specialize_on_alignment=["table", "starts", "contexts"]
 )
 def _prefill(
-    q, q_stride, keys, values, block_stride, token_stride, head_stride, table, table_stride, starts, contexts, num_rows,
-    out, scale, softcap,
+    q, q_stride, keys, values, block_stride, token_stride, head_stride, table, table_row_stride, table_stride,
+    starts, contexts, num_rows, out, scale, softcap,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, IN_ORDER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     # The last tiles of a row see the most keys: they go first.
@@ -123,19 +126,19 @@ def _prefill(
         begin = 0
         head_keys = keys + head.to(tl.int64) * head_stride
         head_values = values + head.to(tl.int64) * head_stride
-        row_table = table + row.to(tl.int64) * table_stride
+        row_table = table + row.to(tl.int64) * table_row_stride
         if WINDOW > 0:
             begin = tl.maximum(before + first - WINDOW + 1, 0) // TILE * TILE
             whole = begin
-        else:
+        elif not IN_ORDER:  # else one loop for all: another one may be compiled to round differently
             whole = (before + first + 1) // TILE * TILE
             mixed, highest, total = _attend_tiles(
                 query, positions, mixed, highest, total, head_keys, head_values, block_stride, token_stride, row_table,
-                0, whole, scale, softcap, SIZE, BLOCK_SIZE, WINDOW, HAS_SOFTCAP, False, BLOCK_D, TILE, STAGES,
+                table_stride, 0, whole, scale, softcap, SIZE, BLOCK_SIZE, WINDOW, HAS_SOFTCAP, False, BLOCK_D, TILE, STAGES,
             )  # fmt: skip
         mixed, highest, total = _attend_tiles(
             query, positions, mixed, highest, total, head_keys, head_values, block_stride, token_stride, row_table,
-            whole, end, scale, softcap, SIZE, BLOCK_SIZE, WINDOW, HAS_SOFTCAP, True, BLOCK_D, TILE, STAGES,
+            table_stride, whole, end, scale, softcap, SIZE, BLOCK_SIZE, WINDOW, HAS_SOFTCAP, True, BLOCK_D, TILE, STAGES,
         )  # fmt: skip
         result = mixed / tl.where(total > 0, total, 1.0)[:, None]
         num_q: tl.constexpr = NUM_KV * GROUP
@@ -167,10 +170,10 @@ def prefill_attention(
     grid = (len(q) // (block_m // group) + num_rows, num_kv)
     _prefill[grid](
         q, q.stride(0), keys, values, keys.stride(0), keys.stride(1), keys.stride(2),
-        batch.block_table, batch.block_table.stride(0), batch.query_starts, batch.context_lens, num_rows,
+        batch.block_table, *batch.block_table.stride(), batch.query_starts, batch.context_lens, num_rows,
         out, rules.scale, rules.softcap or 1.0,
         NUM_KV=num_kv, GROUP=group, SIZE=size, BLOCK_SIZE=keys.shape[1], WINDOW=rules.window or 0,
-        HAS_SOFTCAP=rules.softcap is not None, BLOCK_M=block_m, BLOCK_D=max(16, triton.next_power_of_2(size)),
+        HAS_SOFTCAP=rules.softcap is not None, IN_ORDER=tiles.in_order, BLOCK_M=block_m, BLOCK_D=max(16, triton.next_power_of_2(size)),
         TILE=tiles.keys, STAGES=tiles.stages, num_warps=tiles.warps if block_m >= 64 else 4,
     )  # fmt: skip
     return out

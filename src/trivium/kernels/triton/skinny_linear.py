@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trivium.kernels.gated import Activation
 from trivium.kernels.triton.activation import activate
-from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
+from trivium.kernels.triton.early_launch import fetch_to_cache, inputs_are_there, launch_options
 
 MAX_ROWS = 64
 
@@ -103,36 +103,34 @@ def _few_rows(
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
-    lane = tl.arange(0, BLOCK_K)
-    rows = tl.minimum(n, NUM_OUT - 1).to(tl.int64)[:, None] * NUM_IN
+    lane = tl.arange(0, BLOCK_K)[None, :]
+    rows = weight + tl.minimum(n, NUM_OUT - 1).to(tl.int64)[:, None] * NUM_IN
+    up_rows = rows + NUM_OUT * NUM_IN
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if ACTIVATION != "":
         up_sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        up_weight = weight + NUM_OUT * NUM_IN
-    squares = tl.zeros((BLOCK_M,), tl.float32)
+    # Summed over the inputs at the end: in the loop that would take longer than all else.
+    squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     present = (m < num_rows)[:, None]
-    x_rows = m.to(tl.int64)[:, None] * x_stride
+    x_rows = x + m.to(tl.int64)[:, None] * x_stride
+    if EARLY:
+        fetch_to_cache(rows, NUM_IN)
+        if ACTIVATION != "":
+            fetch_to_cache(up_rows, NUM_IN)
     inputs_are_there(EARLY)
     for k in tl.range(0, NUM_IN, BLOCK_K, num_stages=STAGES):
         i = k + lane
+        w = _elements(rows, i, NUM_IN, BLOCK_K)
         if NUM_IN % BLOCK_K == 0:
-            w = tl.load(weight + rows + i[None, :])
-            value = tl.load(x + x_rows + i[None, :], mask=present, other=0.0)
+            value = tl.load(x_rows + i, mask=present, other=0.0)
         else:
-            w = tl.load(weight + rows + i[None, :], mask=(i < NUM_IN)[None, :], other=0.0)
-            value = tl.load(x + x_rows + i[None, :], mask=present & (i < NUM_IN)[None, :], other=0.0)
+            value = tl.load(x_rows + i, mask=present & (i < NUM_IN), other=0.0)
         if ACTIVATION != "":
-            if NUM_IN % BLOCK_K == 0:
-                up = tl.load(up_weight + rows + i[None, :])
-            else:
-                up = tl.load(up_weight + rows + i[None, :], mask=(i < NUM_IN)[None, :], other=0.0)
+            up = _elements(up_rows, i, NUM_IN, BLOCK_K)
         if HAS_NORM:
             exact = value.to(tl.float32)
-            squares += tl.sum(exact * exact, axis=1)
-            if NUM_IN % BLOCK_K == 0:
-                value = (exact * tl.load(norm + i)[None, :]).to(x.dtype.element_ty)
-            else:
-                value = (exact * tl.load(norm + i, mask=i < NUM_IN, other=0.0)[None, :]).to(x.dtype.element_ty)
+            squares += exact * exact
+            value = (exact * _elements(norm, i, NUM_IN, BLOCK_K)).to(x.dtype.element_ty)
         sums = tl.dot(value, tl.trans(w), sums, input_precision="ieee")
         if ACTIVATION != "":
             up_sums = tl.dot(value, tl.trans(up), up_sums, input_precision="ieee")
@@ -140,7 +138,7 @@ def _few_rows(
     y = sums
     scale = tl.full((BLOCK_M,), 1.0, tl.float32)
     if HAS_NORM:
-        scale = tl.math.rsqrt(squares / NUM_IN + eps)
+        scale = tl.math.rsqrt(tl.sum(squares, axis=1) / NUM_IN + eps)
         y = y * scale[:, None]
     if HAS_BIAS:
         y += tl.load(bias + n, mask=n < NUM_OUT, other=0.0).to(tl.float32)[None, :]
