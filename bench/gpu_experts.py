@@ -16,10 +16,17 @@ from torch import Tensor
 from trivium.kernels.cuda import cuda_ops
 from trivium.kernels.ops import ExpertLayers
 from trivium.kernels.triton import choose, norm_route
-from trivium.kernels.triton.experts import GroupedTiles, StreamTiles, grouped_experts, stream_experts, sum_choices
+from trivium.kernels.triton.experts import (
+    GroupedTiles,
+    StreamTiles,
+    grouped_experts,
+    stream_down,
+    stream_experts,
+    sum_choices,
+)
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.rms_norm import rms_norm
-from trivium.kernels.triton.route import ExpertTiles, route, route_to_tiles
+from trivium.kernels.triton.route import ExpertTiles, Routed, route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
 from trivium.kernels.triton.sorted_experts import SortedTiles, sorted_down, sorted_experts, sorted_up
 
@@ -30,6 +37,7 @@ EXPERT_BYTES = 3 * WIDE * HIDDEN * 2
 LAYERS = 3  # sets of weights, so that none is still in the cache when its turn comes
 FEW_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 MANY_TOKENS = (128, 256, 512, 1024, 4096, 8192)
+STREAMED_TOKENS = 16  # up to so many, streaming the weights for each pair is tried too
 CHECKED_TOKENS = 12
 TOLERANCE = 2e-2  # of the largest result, which is rounded to bfloat16 on the way three times
 
@@ -166,6 +174,10 @@ def _of_tokens(
             yield from check.of(f"down {_label(cut)}", partial(_mixture, steps[0], up, cut))
         whole = measure([partial(_whole, step, norm, up, down) for step in steps])
         yield f"best of {rows} rows, with norm and router: {rate(whole)}  up {_label(up)} down {_label(down)}"
+        if num_tokens <= STREAMED_TOKENS:
+            yield from check.of("down streamed", partial(_mixed, steps[0], *routed[0], up))
+            whole = measure([partial(_whole_mixed, step, norm, up) for step in steps])
+            yield f"up sorted, down streamed, with norm and router: {rate(whole)}"
 
 
 def _routes(steps: list[Step], norm: Tensor, measure: Measure) -> Iterator[str]:
@@ -196,7 +208,7 @@ def _others(
     num_tokens: int, steps: list[Step], norm: Tensor, measure: Measure, rate: Callable[[float], str], check: _Check
 ) -> Iterator[str]:
     """Each pair's own stream of weights, tiles fetched by the programs themselves, and the library's products."""
-    if num_tokens <= 16:
+    if num_tokens <= STREAMED_TOKENS:
         for up, down in [
             ((4, 1024, 4, 2), (8, 256, 4, 3)),
             ((8, 1024, 8, 1), (16, 256, 8, 2)),
@@ -286,6 +298,19 @@ def _mixture(step: Step, up: SortedTiles, down: SortedTiles) -> Tensor:
     return sorted_experts(
         step.x, routed, tiles, layers.gate_up, layers.down, "silu", step.hidden, up, down, _processors()
     )
+
+
+def _whole_mixed(step: Step, norm: Tensor, up: SortedTiles) -> Tensor:
+    assert isinstance(step.layers.router, Tensor)
+    x, routed, tiles = norm_route.norm_and_route(step.hidden, norm, EPS, step.layers.router, TOP_K, True, up.rows)
+    return _mixed(replace(step, x=x), routed, tiles, up)
+
+
+def _mixed(step: Step, routed: Routed, tiles: ExpertTiles, up: SortedTiles) -> Tensor:
+    layers = step.layers
+    assert layers.gate_up is not None and isinstance(layers.down, Tensor)
+    middle = sorted_up(step.x, tiles, layers.gate_up, "silu", TOP_K, up, _processors(), by_pair=True)
+    return stream_down(middle, routed, layers.down, step.hidden, choose.stream_tiles()[1])
 
 
 def _sorted_by_expert(step: Step) -> tuple[Tensor, Tensor, Tensor]:

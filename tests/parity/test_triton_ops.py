@@ -19,10 +19,11 @@ from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import choose, decode_attention, skinny_linear
 from trivium.kernels.triton.argmax import argmax
+from trivium.kernels.triton.experts import stream_down
 from trivium.kernels.triton.norm_route import MAX_TOKENS, norm_and_route
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention, takes_prompts
 from trivium.kernels.triton.route import route_to_tiles
-from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_experts
+from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_experts, sorted_up
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()
@@ -95,8 +96,12 @@ def test_experts_over_sorted_tiles_are_the_experts(tiles: tuple[SortedTiles, Sor
         routed, expert_tiles = route_to_tiles(logits, layers.top_k, layers.norm_topk_prob, tiles[0].rows)
         arguments = (layers.gate_up, layers.down, layers.activation, hidden, *tiles)
         got = sorted_experts(x, routed, expert_tiles, *arguments, num_processors=3)
-        off = error(got, REFERENCE.norm_experts_add(*case.arguments))
-        assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
+        wanted = REFERENCE.norm_experts_add(*case.arguments)
+        assert error(got, wanted) <= fused_cases.TOLERANCE[torch.float32], case.name
+        choice = (layers.activation, layers.top_k, tiles[0])
+        middle = sorted_up(x, expert_tiles, layers.gate_up, *choice, num_processors=3, by_pair=True)
+        got = stream_down(middle, routed, layers.down, hidden, choose.stream_tiles()[1])
+        assert error(got, wanted) <= fused_cases.TOLERANCE[torch.float32], f"{case.name}, down streamed"
 
 
 @pytest.mark.parametrize("num_tokens", [1, 5, 33, 64, 65, 90])

@@ -110,17 +110,23 @@ def stream_experts(
     num_tokens, num_in = hidden.shape
     top_k, wide = routed.experts.shape[1], down.shape[2]
     middle = torch.empty((num_tokens * top_k, wide), dtype=hidden.dtype, device=hidden.device)
-    out = torch.empty_like(hidden)
     _stream_up[(num_tokens * top_k, triton.cdiv(wide, up_tiles.outputs))](
         hidden, norm, gate_up, routed.experts, middle, hidden.stride(0), eps,
         NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, HAS_NORM=True, ACTIVATION=activation, BLOCK_N=up_tiles.outputs,
         BLOCK_K=min(up_tiles.inputs, triton.next_power_of_2(num_in)), STAGES=up_tiles.stages, num_warps=up_tiles.warps,
     )  # fmt: skip
-    _stream_down[(num_tokens, triton.cdiv(num_in, down_tiles.outputs))](
-        middle, down, routed.experts, routed.shares, hidden, out,
-        NUM_IN=wide, NUM_OUT=num_in, TOP_K=top_k, BLOCK_N=down_tiles.outputs,
-        BLOCK_K=min(down_tiles.inputs, triton.next_power_of_2(wide)), STAGES=down_tiles.stages,
-        num_warps=down_tiles.warps,
+    return stream_down(middle, routed, down, hidden, down_tiles)
+
+
+def stream_down(middle: Tensor, routed: Routed, down: Tensor, residual: Tensor, tiles: StreamTiles) -> Tensor:
+    """middle [T * k, F], of each pair of token and choice, down [E, H, F] -> residual [T, H] + each token's sum."""
+    num_tokens, num_out = residual.shape
+    top_k, wide = routed.experts.shape[1], down.shape[2]
+    out = torch.empty_like(residual)
+    _stream_down[(num_tokens, triton.cdiv(num_out, tiles.outputs))](
+        middle, down, routed.experts, routed.shares, residual, out,
+        NUM_IN=wide, NUM_OUT=num_out, TOP_K=top_k, BLOCK_N=tiles.outputs,
+        BLOCK_K=min(tiles.inputs, triton.next_power_of_2(wide)), STAGES=tiles.stages, num_warps=tiles.warps,
     )  # fmt: skip
     return out
 

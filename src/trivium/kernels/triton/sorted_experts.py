@@ -51,7 +51,8 @@ def _sorted_up(
     x, gate_up, pair_of, expert_of_tile, used_tiles, middle, x_stride, num_programs,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
-    GATHERS: tl.constexpr, SWAPS: tl.constexpr, FLATTENS: tl.constexpr, SPECIALIZES: tl.constexpr,
+    GATHERS: tl.constexpr, BY_PAIR: tl.constexpr, SWAPS: tl.constexpr, FLATTENS: tl.constexpr,
+    SPECIALIZES: tl.constexpr,
 ):  # fmt: skip
     NUM_N: tl.constexpr = (NUM_OUT + BLOCK_N - 1) // BLOCK_N
     num_tiles = tl.load(used_tiles)
@@ -92,8 +93,12 @@ def _sorted_up(
         if SWAPS:
             result = tl.trans(result)
         n = column * BLOCK_N + tl.arange(0, BLOCK_N)
+        inside = (n < NUM_OUT)[None, :]
+        if BY_PAIR:
+            place = tl.load(pair_of + place)
+            inside = inside & (place >= 0)[:, None]
         target = middle + place.to(tl.int64)[:, None] * NUM_OUT + n[None, :]
-        tl.store(target, result.to(middle.dtype.element_ty), mask=(n < NUM_OUT)[None, :])
+        tl.store(target, result.to(middle.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_programs"])
@@ -181,12 +186,16 @@ def sorted_up(
     top_k: int,
     cut: SortedTiles,
     num_processors: int,
+    by_pair: bool = False,
 ) -> Tensor:
-    """x [T, H] -> activation(gate) * up of each pair at its place in the tiles [tiles * rows, F]."""
+    """x [T, H] -> activation(gate) * up of each pair at its place in the tiles [tiles * rows, F].
+
+    `by_pair`: in the order of pairs instead [T * k, F].
+    """
     num_in, wide = x.shape[1], gate_up.shape[1] // 2
     assert tiles.rows == cut.rows
     num_places = len(tiles.pair_of)
-    middle = torch.empty((num_places, wide), dtype=x.dtype, device=x.device)
+    middle = torch.empty((len(x) * top_k if by_pair else num_places, wide), dtype=x.dtype, device=x.device)
     rows: Tensor | TensorDescriptor = x
     if cut.specializes:
         sorted_x = torch.empty((num_places, num_in), dtype=x.dtype, device=x.device)
@@ -199,7 +208,8 @@ def sorted_up(
     _sorted_up[(num_programs,)](
         rows, _described(gate_up, cut.outputs, cut.inputs), tiles.pair_of, tiles.expert_of_tile, tiles.used, middle,
         x.stride(0), num_programs,
-        NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, GATHERS=not cut.specializes, **_cut(cut),
+        NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, GATHERS=not cut.specializes, BY_PAIR=by_pair,
+        **_cut(cut),
     )  # fmt: skip
     return middle
 
