@@ -66,7 +66,7 @@ test-gpu: export TEST_DEVICE := cuda
 test-gpu: export OMP_NUM_THREADS := 2
 test-gpu:
 	@$(PYTHON) tools/setup.py test
-	@$(BIN)/python -m pytest -m 'not slow' -n 8 --dist loadgroup $(CORE_TESTS) tests/gpu --ignore tests/gpu/test_memory_on_gpu.py
+	@$(BIN)/python -m pytest -m 'not slow' -n 12 --dist loadgroup $(CORE_TESTS) tests/gpu --ignore tests/gpu/test_memory_on_gpu.py
 	@$(BIN)/python -m pytest -m gpu tests/gpu/test_memory_on_gpu.py
 
 bench-gpu:

@@ -23,6 +23,8 @@ from trivium.store import ModelStore
 from trivium.types.request import Request, Sampling, Stopping
 from trivium.types.step import TokenLogprobs
 
+pytestmark = pytest.mark.xdist_group("invariance")  # kernels are compiled once
+
 GREEDY = Sampling(seed=1, temperature=0.0, logprobs=3)
 DRAWN = Sampling(seed=1, temperature=0.9, top_p=0.95, top_k=50, logprobs=3)
 

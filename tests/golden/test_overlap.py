@@ -43,7 +43,10 @@ class Answer:
 Answers = dict[tuple[str, int], Answer]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"overlap {name}")) for name in ("llama", "gemma3")],
+)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     family: TinyFamily = next(family for family in FAMILIES if family.name == request.param)
     path = tmp_path_factory.mktemp(family.name)

@@ -61,14 +61,16 @@ def as_list(result: object, arguments: tuple[object, ...]) -> list[torch.Tensor]
     return [item for item in (result or arguments) if isinstance(item, torch.Tensor)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "is_large"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
+)
 @pytest.mark.parametrize("part", ["linear_cases", "attention_cases", "expert_cases"])
 def test_fused_ops_of_a_deterministic_engine_are_the_ops_they_are_made_of(
-    part: str, dtype: torch.dtype, random: torch.Generator
+    part: str, dtype: torch.dtype, is_large: bool, random: torch.Generator
 ) -> None:
     ops, reference = ordered_gpu_ops("under test"), reference_ops("the oracle")
     wrong = []
-    for case in getattr(fused_cases, part)(random, dtype, False):
+    for case in getattr(fused_cases, part)(random, dtype, is_large):
         with torch.inference_mode():
             off = fused_cases.case_error(case, ops, reference, "cuda")
         if not off <= fused_cases.TOLERANCE[dtype]:
