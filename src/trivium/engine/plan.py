@@ -20,7 +20,7 @@ from trivium.config.resolve import EngineConfig, activation_dtype, resolve
 from trivium.config.settlement import Settlement, settle_with_platform, wish_of
 from trivium.engine.device_memory import SMALLER_MODEL, lack_of_memory
 from trivium.engine.platform_limits import decisions_of, within_graphs
-from trivium.engine.rungs import Standing, refuse_below, stand
+from trivium.engine.rungs import Standing, refuse_below, refuse_by_batch, stand
 from trivium.engine.step_profile import StepProfile
 from trivium.engine.trial import TrialRequest
 from trivium.formats.gguf import GGUFFile
@@ -169,10 +169,7 @@ def _promised(options: EngineOptions, found: Standing, used: Sequence[str]) -> l
     """What a deterministic engine says of itself. Raises ConfigError where its ops cannot keep the promise."""
     if not options.deterministic:
         return []
-    if by_batch := [op for op in used if op not in found.ops.invariant]:
-        who = {op: found.ops.providers[op] for op in by_batch}
-        why = ", ".join(f"{op} ({provider.name}: {provider.reason})" for op, provider in who.items())
-        raise ConfigError("; ".join([f"deterministic: sums depend on the batch in {why}", *found.problems]))
+    refuse_by_batch(found.ops, used, found.problems)
     names = ", ".join(dict.fromkeys(found.ops.providers[op].name for op in used))
     reason = f"each row is summed in one order in any batch ({names})"
     cost = "these kernels do so always: it costs nothing" if found.ops.packing else "on kernels that are slower for it"

@@ -131,6 +131,14 @@ def refuse_below(rung: str | None, ops: Ops, used: Iterable[str], problems: Sequ
         raise ConfigError(f"strict {rung}: " + "; ".join([*whys, *problems]))
 
 
+def refuse_by_batch(ops: Ops, used: Iterable[str], problems: Sequence[str]) -> None:
+    """Raises ConfigError where an op of a deterministic engine would give a row other bits in another batch."""
+    if by_batch := [op for op in used if op not in ops.invariant]:
+        who = ((op, ops.providers[op]) for op in by_batch)
+        why = ", ".join(f"{op} ({provider.name}: {provider.reason})" for op, provider in who)
+        raise ConfigError("; ".join([f"deterministic: sums depend on the batch in {why}", *problems]))
+
+
 def _order() -> list[str]:
     """Of the core's rungs on a CPU, lowest first."""
     try:

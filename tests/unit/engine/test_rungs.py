@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trivium.engine.kept_verdicts import KeptVerdicts
-from trivium.engine.rungs import Rung, climb, refuse_below
+from trivium.engine.rungs import Rung, climb, refuse_below, refuse_by_batch
 from trivium.engine.trial import WHOLE, TrialRequest, Verdict
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import reference_ops
@@ -53,6 +54,13 @@ def test_where_no_trial_can_be_made_the_best_rung_runs_and_that_is_said() -> Non
     standing = climb(RUNGS, lambda rung: (Verdict(WHOLE, "no process could be started", lasts=False),), make)
     assert standing.ops.providers["linear"].reason == "native best"
     assert standing.problems == ("the trial: no process could be started; native best runs untried",)
+
+
+def test_a_deterministic_engine_has_no_op_whose_sums_depend_on_the_batch() -> None:
+    ops = replace(reference_ops("plain torch"), invariant=frozenset({"embed"}))
+    refuse_by_batch(ops, ("embed",), ())
+    with pytest.raises(ConfigError, match=r"batch in linear \(reference: plain torch\); it lied"):
+        refuse_by_batch(ops, ("embed", "linear"), ("it lied",))
 
 
 def test_a_verdict_is_found_once_for_each_build(tmp_path: Path) -> None:

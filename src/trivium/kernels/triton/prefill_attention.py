@@ -92,7 +92,8 @@ def _attend_tiles(
 
 # Where tables begin and how wide they are differs from step to step.
 @triton.jit(
-    do_not_specialize=["num_rows", "table_row_stride"], do_not_specialize_on_alignment=["table", "starts", "contexts"]
+    do_not_specialize=["num_rows", "table_row_stride", "table_stride"],
+    do_not_specialize_on_alignment=["table", "starts", "contexts"],
 )
 def _prefill(
     q, q_stride, keys, values, block_stride, token_stride, head_stride, table, table_row_stride, table_stride,
