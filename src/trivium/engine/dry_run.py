@@ -24,20 +24,10 @@ def dry_run(config: EngineConfig, spec: ModelSpec, ops: Ops) -> None:
     device = torch.device(SHAPES_ALONE)
     ops = replace(ops, capture=lambda work: work)
     model = shape_model(spec, ops, getattr(torch, config.dtype), device, config.max_model_len)
-    model.layers = model.layers[: num_layers_of_all_kinds(spec)]
+    model = model.with_layers(spec.num_layers_of_all_kinds)
     rows = Rows(config.options.max_num_seqs, config.max_model_len, config.kv, device)
     kv = KVCache(config.kv, config.num_blocks, ops.kv_layout, device)
     grammars = GrammarService(config.options.model, spec.vocab_size, spec.eos_ids, config.options.max_num_seqs)
     runner = Runner(model, kv, rows, config.kv.block_size, device, grammars, Shadow(0, lambda _: None))
     warm_up(config, runner, spec.vocab_size)
     prompts_of_all_lengths(config, runner, spec.vocab_size)
-
-
-def num_layers_of_all_kinds(spec: ModelSpec) -> int:
-    """So many from the first on launch all that there is to launch: layers of every kind, and a last one of the last's, of
-    which a step with prompts computes less."""
-    kinds = [(spec.windows[layer], spec.is_sparse(layer)) for layer in range(spec.num_layers)]
-    for count in range(1, spec.num_layers):
-        if kinds[count] == kinds[-1] and set(kinds[:count]) == set(kinds):
-            return count + 1
-    return spec.num_layers

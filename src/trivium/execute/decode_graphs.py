@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -97,16 +98,18 @@ class DecodeGraphs:
     @torch.inference_mode()
     def _capture_all(self, capture: Capture, sizes: Sequence[int]) -> None:
         """The largest first, whose memory serves the others too."""
+        # Run before it is captured, so that nothing is prepared for the first time within; layers of a kind prepare the same.
+        rehearsal = self._model.with_layers(self._model.spec.num_layers_of_all_kinds)
         for size in reversed(sizes):
 
-            def step(size: int = size) -> None:
-                logits = self._compute(size)
+            def step(model: Decoder, size: int = size) -> None:
+                logits = self._compute(model, size)
                 self._likeliest[size] = self._model.ops.sample(logits, SampleBatch())
                 self._rows.put_drawn(self._likeliest[size])
 
             try:
-                step()
-                self._replays[size] = capture(step)
+                step(rehearsal)
+                self._replays[size] = capture(partial(step, self._model))
             except torch.OutOfMemoryError as error:
                 self.why_fewer = f"no memory to capture steps of {size} rows"
                 log.warning("%s: %s", self.why_fewer, error)
@@ -114,7 +117,7 @@ class DecodeGraphs:
                 self.why_fewer = f"steps of {size} rows could not be captured: {error}"
                 log.warning("%s", self.why_fewer)
 
-    def _compute(self, size: int) -> Tensor:
+    def _compute(self, model: Decoder, size: int) -> Tensor:
         columns = self._columns[size]
         contexts = self._inputs[columns.contexts]
         tables = self._inputs[columns.tables].view(self._max_blocks, self._num_groups, size)
@@ -127,8 +130,8 @@ class DecodeGraphs:
         tokens, positions, lengths = (
             self._inputs[part] for part in (columns.tokens, columns.positions, columns.lengths)
         )
-        hidden = self._model.forward(self._rows.resolve(tokens), positions, lengths, attention, self._kv)
-        return self._model.logits(hidden, out=self._logits[:size])
+        hidden = model.forward(self._rows.resolve(tokens), positions, lengths, attention, self._kv)
+        return model.logits(hidden, out=self._logits[:size])
 
     def _send(self, work: Sequence[RowWork], size: int) -> None:
         rows = self._rows

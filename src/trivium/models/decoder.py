@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -61,6 +62,12 @@ class Decoder:
         computed, which some rope scalings go by.
         """
         return self.through_layers(tokens, self.rotations(positions, lengths), attention, kv, self.ops)
+
+    def with_layers(self, count: int) -> Decoder:
+        """The same embedding and head around the first `count` layers."""
+        shorter = copy(self)
+        shorter.layers = self.layers[:count]
+        return shorter
 
     def rotations(self, positions: Tensor, lengths: Tensor) -> list[Rotation]:
         """Of each kind of rope that the layers use."""

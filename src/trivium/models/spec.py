@@ -192,6 +192,16 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         return self.moe is not None and layer in self.moe.sparse_layers
 
     @property
+    def num_layers_of_all_kinds(self) -> int:
+        """So many from the first on use all the kernels that there are to use: layers of every kind, and a last one of the
+        last's, of which a step with prompts computes less."""
+        kinds = [(self.windows[layer], self.is_sparse(layer)) for layer in range(self.num_layers)]
+        for count in range(1, self.num_layers):
+            if kinds[count] == kinds[-1] and set(kinds[:count]) == set(kinds):
+                return count + 1
+        return self.num_layers
+
+    @property
     def activations_per_token(self) -> int:
         """Elements that a step holds at once at most: the residual and its norm, heads, one feed-forward layer, and the
         widest input of a product once more, as the kernels lay it."""
