@@ -17,13 +17,21 @@ from trivium.kernels.cases import error, normal
 from trivium.kernels.cuda import gpu_ops
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
-from trivium.kernels.triton import choose, decode_attention, skinny_linear
+from trivium.kernels.triton import (
+    choose,
+    decode_attention,
+    experts,
+    norm_route,
+    route,
+    skinny_linear,
+    sorted_experts,
+)
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.experts import stream_down
 from trivium.kernels.triton.norm_route import MAX_TOKENS, norm_and_route
 from trivium.kernels.triton.prompt_attention import PromptTiles, prompt_attention, takes_prompts
 from trivium.kernels.triton.route import route_to_tiles
-from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_experts, sorted_up
+from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_up
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 let_scalars_be_indices()
@@ -64,7 +72,7 @@ def test_layers_of_a_few_rows_that_stream_their_weights_are_the_ops_they_are_mad
 
 def test_kernels_that_start_early_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the waiting, which only a GPU knows."""
-    for module in (skinny_linear, decode_attention):
+    for module in (skinny_linear, decode_attention, experts, norm_route, route, sorted_experts):
         monkeypatch.setattr(module, "launch_options", lambda starts_early: {"EARLY": starts_early})
         monkeypatch.setattr(module, "inputs_are_there", lambda EARLY: None)
     monkeypatch.setattr(skinny_linear, "fetch_to_cache", lambda rows, NUM_IN: None)
@@ -72,6 +80,7 @@ def test_kernels_that_start_early_compute_the_same(monkeypatch: pytest.MonkeyPat
     early = gpu_ops("under test", num_processors=4, starts_early=True)
     cases = [*fused_cases.linear_cases(fresh(), torch.float32, False)]
     cases += [case for case in fused_cases.attention_cases(fresh(), torch.float32, False) if "decode" in case.name]
+    cases += fused_cases.expert_cases(fresh(), torch.float32, False)
     for case in cases:
         off = fused_cases.case_error(case, early, REFERENCE, "cpu")
         assert off <= fused_cases.TOLERANCE[torch.float32], f"{case.name}: {off}"
@@ -95,7 +104,7 @@ def test_experts_over_sorted_tiles_are_the_experts(tiles: tuple[SortedTiles, Sor
         logits = TRITON.linear(x, layers.router, None)
         routed, expert_tiles = route_to_tiles(logits, layers.top_k, layers.norm_topk_prob, tiles[0].rows)
         arguments = (layers.gate_up, layers.down, layers.activation, hidden, *tiles)
-        got = sorted_experts(x, routed, expert_tiles, *arguments, num_processors=3)
+        got = sorted_experts.sorted_experts(x, routed, expert_tiles, *arguments, num_processors=3)
         wanted = REFERENCE.norm_experts_add(*case.arguments)
         assert error(got, wanted) <= fused_cases.TOLERANCE[torch.float32], case.name
         choice = (layers.activation, layers.top_k, tiles[0])

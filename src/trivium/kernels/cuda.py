@@ -221,8 +221,9 @@ class CudaKernels:
         num_tokens, num_experts = len(hidden), layers.router.shape[0]
         if num_tokens <= choose.STREAMED_EXPERT_TOKENS:
             routed = self._route_few(hidden, norm, eps, layers)
+            weights = (layers.gate_up, layers.down, layers.activation)
             return stream_experts(
-                hidden, norm, eps, routed, layers.gate_up, layers.down, layers.activation, *choose.stream_tiles()
+                hidden, norm, eps, routed, *weights, *choose.stream_tiles(), starts_early=self._starts_early
             )
         up_tiles, down_tiles = choose.grouped_tiles(num_tokens * layers.top_k, num_experts, hidden.element_size())
         x, routed, expert_tiles = self._norm_and_route(hidden, norm, eps, layers, up_tiles.rows)
@@ -307,7 +308,7 @@ class CudaKernels:
         if tiles is None:
             return self._norm_and_route(hidden, norm, eps, layers, rows=16)[1]
         logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
-        return route(logits, layers.top_k, layers.norm_topk_prob)
+        return route(logits, layers.top_k, layers.norm_topk_prob, self._starts_early)
 
     def _norm_and_route(
         self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers, rows: int
@@ -316,7 +317,7 @@ class CudaKernels:
         assert isinstance(layers.router, Tensor)
         if 0 < len(hidden) <= norm_route.MAX_TOKENS:
             choice = (layers.top_k, layers.norm_topk_prob, rows)
-            return norm_route.norm_and_route(hidden, norm, eps, layers.router, *choice)
+            return norm_route.norm_and_route(hidden, norm, eps, layers.router, *choice, self._starts_early)
         x = rms_norm(hidden, norm, eps)
         routed, tiles = route_to_tiles(self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob, rows)
         return x, routed, tiles

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trivium.kernels.gated import Activation
 from trivium.kernels.triton.activation import activate
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.route import ExpertTiles, Routed
 
 # --- few tokens
@@ -33,7 +34,9 @@ def _stream_up(
     x, norm, gate_up, experts, middle, x_stride, eps,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, TOP_K: tl.constexpr, HAS_NORM: tl.constexpr,
     ACTIVATION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
+    inputs_are_there(EARLY)
     pair = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
@@ -71,8 +74,9 @@ def _stream_up(
 def _stream_down(
     middle, down, experts, shares, residual, out,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, TOP_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    inputs_are_there(EARLY)
     token = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
@@ -105,6 +109,7 @@ def stream_experts(
     activation: Activation,
     up_tiles: StreamTiles,
     down_tiles: StreamTiles,
+    starts_early: bool = False,
 ) -> Tensor:
     """hidden [T, H], contiguous, gate_up [E, 2F, H], down [E, H, F] -> hidden + the experts of norm(hidden) [T, H]."""
     num_tokens, num_in = hidden.shape
@@ -114,11 +119,14 @@ def stream_experts(
         hidden, norm, gate_up, routed.experts, middle, hidden.stride(0), eps,
         NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, HAS_NORM=True, ACTIVATION=activation, BLOCK_N=up_tiles.outputs,
         BLOCK_K=min(up_tiles.inputs, triton.next_power_of_2(num_in)), STAGES=up_tiles.stages, num_warps=up_tiles.warps,
+        **launch_options(starts_early),
     )  # fmt: skip
-    return stream_down(middle, routed, down, hidden, down_tiles)
+    return stream_down(middle, routed, down, hidden, down_tiles, starts_early)
 
 
-def stream_down(middle: Tensor, routed: Routed, down: Tensor, residual: Tensor, tiles: StreamTiles) -> Tensor:
+def stream_down(
+    middle: Tensor, routed: Routed, down: Tensor, residual: Tensor, tiles: StreamTiles, starts_early: bool = False
+) -> Tensor:
     """middle [T * k, F], of each pair of token and choice, down [E, H, F] -> residual [T, H] + each token's sum."""
     num_tokens, num_out = residual.shape
     top_k, wide = routed.experts.shape[1], down.shape[2]
@@ -127,6 +135,7 @@ def stream_down(middle: Tensor, routed: Routed, down: Tensor, residual: Tensor, 
         middle, down, routed.experts, routed.shares, residual, out,
         NUM_IN=wide, NUM_OUT=num_out, TOP_K=top_k, BLOCK_N=tiles.outputs,
         BLOCK_K=min(tiles.inputs, triton.next_power_of_2(wide)), STAGES=tiles.stages, num_warps=tiles.warps,
+        **launch_options(starts_early),
     )  # fmt: skip
     return out
 
@@ -212,7 +221,10 @@ def _grouped_down(
 
 
 @triton.jit
-def _sum_choices(results, residual, out, SIZE: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_choices(
+    results, residual, out, SIZE: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
+    inputs_are_there(EARLY)
     token = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -258,13 +270,13 @@ def grouped_experts(
     return sum_choices(results, residual, top_k)
 
 
-def sum_choices(results: Tensor, residual: Tensor, top_k: int) -> Tensor:
+def sum_choices(results: Tensor, residual: Tensor, top_k: int, starts_early: bool = False) -> Tensor:
     """results [T * k, H], each with its share in it already -> residual [T, H] + each token's sum, in that order."""
     num_tokens, size = residual.shape
     out = torch.empty((num_tokens, size), dtype=results.dtype, device=results.device)
     block = min(1024, triton.next_power_of_2(size))
     if num_tokens:
         _sum_choices[(num_tokens, triton.cdiv(size, block))](
-            results, residual, out, SIZE=size, TOP_K=top_k, BLOCK=block
+            results, residual, out, SIZE=size, TOP_K=top_k, BLOCK=block, **launch_options(starts_early)
         )
     return out

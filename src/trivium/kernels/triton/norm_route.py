@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.route import ExpertTiles, Routed, empty_routed, empty_tiles, likeliest, probabilities
 
 MAX_TOKENS = 64
@@ -21,7 +22,7 @@ INPUTS_AT_ONCE = 256
 def _router_parts(
     x, norm, router, parts, squares, num_tokens, x_stride,
     NUM_IN: tl.constexpr, NUM_EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program multiplies BLOCK_K inputs of BLOCK_M tokens: parts [inputs / BLOCK_K, T, E]."""
     part = tl.program_id(1)
@@ -31,6 +32,7 @@ def _router_parts(
     present = m < num_tokens
     inside = (i < NUM_IN)[None, :]
     w = tl.load(router + n[:, None] * NUM_IN + i[None, :], mask=(n < NUM_EXPERTS)[:, None] & inside, other=0.0)
+    inputs_are_there(EARLY)
     value = tl.load(x + m.to(tl.int64)[:, None] * x_stride + i[None, :], mask=present[:, None] & inside, other=0.0)
     value = value.to(tl.float32)
     weighed = value * tl.load(norm + i, mask=i < NUM_IN, other=0.0)[None, :]
@@ -101,9 +103,10 @@ def _norm_and_choose(
     x_stride, eps,
     NUM_IN: tl.constexpr, NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr,
     NUM_PARTS: tl.constexpr, BLOCK_IN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_TILES: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_TILES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The first program chooses for all tokens; each other one norms a token."""
+    inputs_are_there(EARLY)
     if tl.program_id(0) > 0:
         _norm_row(x, norm, normed, (tl.program_id(0) - 1).to(tl.int64), x_stride, eps, NUM_IN, BLOCK_IN)
     else:
@@ -118,7 +121,14 @@ def _norm_and_choose(
 
 
 def norm_and_route(
-    x: Tensor, norm: Tensor, eps: float, router: Tensor, top_k: int, normalize: bool, rows: int
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    router: Tensor,
+    top_k: int,
+    normalize: bool,
+    rows: int,
+    starts_early: bool = False,
 ) -> tuple[Tensor, Routed, ExpertTiles]:
     """x [T, H], T from 1 to MAX_TOKENS, router [E, H] -> x normed, its likeliest experts, and their pairs in tiles."""
     num_tokens, num_in = x.shape
@@ -131,9 +141,11 @@ def norm_and_route(
     routed = empty_routed(num_tokens, top_k, x.device)
     tiles = empty_tiles(num_tokens * top_k, num_experts, rows, x.device)
     outputs = 16
+    early = launch_options(starts_early)
     _router_parts[(triton.cdiv(num_experts, outputs), num_parts, triton.cdiv(num_tokens, TOKENS_AT_ONCE))](
         x, norm, router, parts, squares, num_tokens, x.stride(0),
         NUM_IN=num_in, NUM_EXPERTS=num_experts, BLOCK_M=TOKENS_AT_ONCE, BLOCK_N=outputs, BLOCK_K=inputs, num_warps=4,
+        **early,
     )  # fmt: skip
     _norm_and_choose[(1 + num_tokens,)](
         x, norm, parts, squares, normed, routed.experts, routed.shares, tiles.pair_of, tiles.expert_of_tile, tiles.used,
@@ -142,5 +154,6 @@ def norm_and_route(
         BLOCK_IN=triton.next_power_of_2(num_in), BLOCK_M=rows, BLOCK_T=triton.next_power_of_2(num_tokens),
         BLOCK_E=triton.next_power_of_2(num_experts), BLOCK_K=triton.next_power_of_2(top_k),
         BLOCK_TILES=triton.next_power_of_2(len(tiles.expert_of_tile)), num_warps=4 if num_tokens <= 8 else 8,
+        **early,
     )  # fmt: skip
     return normed, routed, tiles

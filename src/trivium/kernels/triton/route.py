@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
+
 
 @triton.jit
 def probabilities(logits, NUM_EXPERTS: tl.constexpr):
@@ -45,8 +47,9 @@ def likeliest(probability, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, BLOCK_K
 def _route(
     logits, experts, shares, counts, ranks, num_tokens,
     NUM_EXPERTS: tl.constexpr, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, COUNTS: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    inputs_are_there(EARLY)
     token = (tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T))[:, None]
     choice = tl.arange(0, BLOCK_K)[None, :]
     e = tl.arange(0, BLOCK_E)[None, :]
@@ -128,11 +131,11 @@ def empty_tiles(num_pairs: int, num_experts: int, rows: int, device: torch.devic
     )
 
 
-def route(logits: Tensor, top_k: int, normalize: bool) -> Routed:
+def route(logits: Tensor, top_k: int, normalize: bool, starts_early: bool = False) -> Routed:
     """logits [T, E] -> the top_k likeliest of each token, likeliest first."""
     routed = empty_routed(len(logits), top_k, logits.device)
     if len(logits):
-        _launch_route(logits, routed, None, None, normalize)
+        _launch_route(logits, routed, None, None, normalize, starts_early)
     return routed
 
 
@@ -145,7 +148,7 @@ def route_to_tiles(logits: Tensor, top_k: int, normalize: bool, rows: int) -> tu
     if num_tokens:
         counts = torch.zeros(num_experts, dtype=torch.int32, device=logits.device)
         ranks = torch.empty(num_pairs, dtype=torch.int32, device=logits.device)
-        _launch_route(logits, routed, counts, ranks, normalize)
+        _launch_route(logits, routed, counts, ranks, normalize, starts_early=False)
         pairs_at_once = 128
         programs = triton.cdiv(num_pairs, pairs_at_once)
         num_tiles = len(tiles.expert_of_tile)
@@ -157,7 +160,9 @@ def route_to_tiles(logits: Tensor, top_k: int, normalize: bool, rows: int) -> tu
     return routed, tiles
 
 
-def _launch_route(logits: Tensor, routed: Routed, counts: Tensor | None, ranks: Tensor | None, normalize: bool) -> None:
+def _launch_route(
+    logits: Tensor, routed: Routed, counts: Tensor | None, ranks: Tensor | None, normalize: bool, starts_early: bool
+) -> None:
     num_tokens, num_experts = logits.shape
     top_k = routed.experts.shape[1]
     tokens_at_once = (
@@ -167,4 +172,5 @@ def _launch_route(logits: Tensor, routed: Routed, counts: Tensor | None, ranks: 
         logits, routed.experts, routed.shares, counts, ranks, num_tokens,
         NUM_EXPERTS=num_experts, TOP_K=top_k, NORMALIZE=normalize, COUNTS=counts is not None, BLOCK_T=tokens_at_once,
         BLOCK_E=triton.next_power_of_2(num_experts), BLOCK_K=triton.next_power_of_2(top_k), num_warps=1,
+        **launch_options(starts_early),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trivium.kernels.gated import Activation
 from trivium.kernels.triton.activation import activate
+from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.experts import sum_choices
 from trivium.kernels.triton.route import ExpertTiles, Routed
 
@@ -52,8 +53,9 @@ def _sorted_up(
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
     GATHERS: tl.constexpr, BY_PAIR: tl.constexpr, SWAPS: tl.constexpr, FLATTENS: tl.constexpr,
-    SPECIALIZES: tl.constexpr,
+    SPECIALIZES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    inputs_are_there(EARLY)
     NUM_N: tl.constexpr = (NUM_OUT + BLOCK_N - 1) // BLOCK_N
     num_tiles = tl.load(used_tiles)
     for item in tl.range(
@@ -106,8 +108,9 @@ def _sorted_down(
     middle, down, pair_of, expert_of_tile, used_tiles, shares, results, num_programs,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
-    SWAPS: tl.constexpr, FLATTENS: tl.constexpr, SPECIALIZES: tl.constexpr,
+    SWAPS: tl.constexpr, FLATTENS: tl.constexpr, SPECIALIZES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    inputs_are_there(EARLY)
     NUM_N: tl.constexpr = (NUM_OUT + BLOCK_N - 1) // BLOCK_N
     num_tiles = tl.load(used_tiles)
     for item in tl.range(
@@ -168,14 +171,16 @@ def sorted_experts(
     up_tiles: SortedTiles,
     down_tiles: SortedTiles,
     num_processors: int,
+    starts_early: bool = False,
 ) -> Tensor:
     """x [T, H], normed, gate_up [E, 2F, H], down [E, H, F] -> residual + the experts of x [T, H].
 
     A token's results are added in the order of its choices, likeliest first.
     """
-    middle = sorted_up(x, tiles, gate_up, activation, routed.experts.shape[1], up_tiles, num_processors)
-    results = sorted_down(middle, tiles, down, routed.shares, down_tiles, num_processors)
-    return sum_choices(results, residual, routed.experts.shape[1])
+    top_k = routed.experts.shape[1]
+    middle = sorted_up(x, tiles, gate_up, activation, top_k, up_tiles, num_processors, starts_early=starts_early)
+    results = sorted_down(middle, tiles, down, routed.shares, down_tiles, num_processors, starts_early)
+    return sum_choices(results, residual, top_k, starts_early)
 
 
 def sorted_up(
@@ -187,6 +192,7 @@ def sorted_up(
     cut: SortedTiles,
     num_processors: int,
     by_pair: bool = False,
+    starts_early: bool = False,
 ) -> Tensor:
     """x [T, H] -> activation(gate) * up of each pair at its place in the tiles [tiles * rows, F].
 
@@ -209,13 +215,19 @@ def sorted_up(
         rows, _described(gate_up, cut.outputs, cut.inputs), tiles.pair_of, tiles.expert_of_tile, tiles.used, middle,
         x.stride(0), num_programs,
         NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, GATHERS=not cut.specializes, BY_PAIR=by_pair,
-        **_cut(cut),
+        **_cut(cut), **launch_options(starts_early),
     )  # fmt: skip
     return middle
 
 
 def sorted_down(
-    middle: Tensor, tiles: ExpertTiles, down: Tensor, shares: Tensor, cut: SortedTiles, num_processors: int
+    middle: Tensor,
+    tiles: ExpertTiles,
+    down: Tensor,
+    shares: Tensor,
+    cut: SortedTiles,
+    num_processors: int,
+    starts_early: bool = False,
 ) -> Tensor:
     """middle [tiles * rows, F], down [E, H, F] -> each pair's result times its share [T * k, H]."""
     num_out, wide = down.shape[1:]
@@ -225,7 +237,7 @@ def sorted_down(
     _sorted_down[(num_programs,)](
         _described(middle, cut.rows, cut.inputs), _described(down, cut.outputs, cut.inputs), tiles.pair_of,
         tiles.expert_of_tile, tiles.used, shares, results, num_programs,
-        NUM_IN=wide, NUM_OUT=num_out, **_cut(cut),
+        NUM_IN=wide, NUM_OUT=num_out, **_cut(cut), **launch_options(starts_early),
     )  # fmt: skip
     return results
 
