@@ -140,6 +140,24 @@ def test_every_pair_has_one_place_in_a_tile_of_its_expert(num_tokens: int, num_e
         assert torch.equal(experts_of_pairs, tiles.expert_of_tile[:used, None].expand(-1, 16)[present].long())
 
 
+def test_rows_that_only_pad_a_decode_get_zeros_and_whoever_splits_keys_leaves_no_count_behind() -> None:
+    contexts = [40, 0, 17, 1]
+    rows = [(1, max(context, 1)) for context in contexts]
+    arguments = fused_cases.paged_arguments(fresh(), rows, 4, 2, 16, 8, torch.float32, None, None, True)
+    parts, cos, sin, keys, values, batch, rules = arguments
+    batch.context_lens[1], batch.slots[1] = 0, -1
+    wanted = REFERENCE.attend(*fused_cases.mapped(arguments, torch.clone))
+    arrivals = torch.zeros(len(rows) * 2, dtype=torch.int32)
+    tiles = decode_attention.DecodeTiles(keys=16, splits=4)
+    found = decode_attention.decode_attention(
+        *parts, cos, sin, keys, values, batch, rules, tiles, out=None, arrivals=arrivals
+    )
+    assert found[1].count_nonzero() == 0
+    kept = [0, 2, 3]
+    assert error(found[kept], wanted[kept]) <= fused_cases.TOLERANCE[torch.float32]
+    assert arrivals.count_nonzero() == 0
+
+
 @pytest.mark.parametrize("op", [rms_norm, gated])
 def test_single_ops_are_near_the_reference(op) -> None:
     name = op.__name__.rsplit(".", 1)[1]

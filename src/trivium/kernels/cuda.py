@@ -113,6 +113,7 @@ class CudaKernels:
         self.fallbacks: Counter[str] = Counter()
         self._num_processors = num_processors
         self._starts_early = starts_early
+        self._arrivals: Tensor | None = None  # of programs that split a row's keys
         self._skinny_linear = partial(skinny_linear, starts_early=starts_early)
 
     # --- single ops
@@ -256,8 +257,12 @@ class CudaKernels:
     ) -> Tensor:
         most_keys = batch.block_table.shape[1] * keys.shape[1]
         tiles = choose.decode_tiles(len(q), keys.shape[2], rules.head_dim, most_keys, self._num_processors)
+        if self._arrivals is None or self._arrivals.device != q.device:
+            # Of a size that always suffices, as captured steps go on using it.
+            size = choose.MOST_SPLIT_HEADS * self._num_processors
+            self._arrivals = torch.zeros(size, dtype=torch.int32, device=q.device)
         return decode_attention(
-            q, k, v, cos, sin, keys, values, batch, rules, tiles, out=out, starts_early=self._starts_early
+            q, k, v, cos, sin, keys, values, batch, rules, tiles, out, self._arrivals, self._starts_early
         )
 
     def _prefill(

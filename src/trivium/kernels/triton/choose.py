@@ -9,14 +9,18 @@ from trivium.kernels.triton.prefill_attention import PrefillTiles
 from trivium.kernels.triton.prompt_attention import PromptTiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles
 
+FEW_ROWS = 1  # whose layers only stream their weights
 MAX_SPLITS = 32
+MOST_SPLIT_HEADS = 2  # heads of rows for each processor; of more, their number alone keeps all busy
 STREAMED_EXPERT_TOKENS = 8  # up to this many tokens each pair streams its expert's weights by itself
 
 
 def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | None:
-    """None: the library's product is the better one, which it is as soon as rows share the weights."""
-    if num_rows > 1:
+    """None: the library's product is the better one, which it is where many rows share the weights."""
+    if num_rows > FEW_ROWS or (num_rows > 1 and num_out > 65536):
         return None
+    if num_rows > 1:
+        return SkinnyTiles(outputs=16 if is_gated or num_out < 4096 else 32, inputs=128, warps=4, stages=6)
     outputs = 4 if num_out * (2 if is_gated else 1) < 8192 else 8
     return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
 
@@ -24,7 +28,7 @@ def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | N
 def decode_tiles(num_rows: int, num_kv_heads: int, head_dim: int, most_keys: int, num_processors: int) -> DecodeTiles:
     """`most_keys`: no row has more."""
     keys = 64 if head_dim <= 128 else 32
-    wanted = 4 * num_processors // max(1, num_rows * num_kv_heads)
+    wanted = 2 * MOST_SPLIT_HEADS * num_processors // max(1, num_rows * num_kv_heads)
     wanted = max(1, min(MAX_SPLITS, wanted, most_keys // keys))
     splits = 1 << (wanted.bit_length() - 1)  # few different numbers, as each is compiled
     return DecodeTiles(keys=keys, splits=splits, warps=4, stages=3)

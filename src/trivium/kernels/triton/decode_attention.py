@@ -1,6 +1,6 @@
 """Attention of rows that have one new token each, with all before it: their heads turned, stored and attended to at once.
 
-The keys of a row are split over programs, each with its own running softmax; a second kernel merges what they found.
+The keys of a row are split over programs, each with its own running softmax; the last of them to end merges what all found.
 All query heads that share a key/value head are one program's, so that keys and values are read once.
 """
 
@@ -18,6 +18,7 @@ from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.heads import turned
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+FEW_SPLITS = 32  # up to this many share one compiled kernel
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,38 @@ def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr):
     return seen, begin, end
 
 
+@triton.jit
+def _merged(
+    part_out, part_max, part_sum, first, num_ran, num_splits,
+    SIZE: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """What the first `num_ran` splits found, of GROUP query heads from `first` on (counted over all rows) -> [BLOCK_G, D].
+
+    It was written by other programs: the first-level cache may have what stood there before.
+    """
+    member = tl.arange(0, BLOCK_G)
+    head = (first + member) * num_splits
+    every = tl.arange(0, BLOCK_S)[None, :]
+    known = (member < GROUP)[:, None] & (every < num_ran)
+    maxima = tl.load(part_max + head[:, None] + every, mask=known, other=float("-inf"), cache_modifier=".cg")
+    highest = tl.where(member < GROUP, tl.max(maxima, axis=1), 0.0)
+    total = tl.zeros((BLOCK_G,), tl.float32)
+    mixed = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
+    element = tl.arange(0, BLOCK_D)[None, None, :]
+    for start in tl.range(0, num_ran, AT_ONCE, num_stages=1):
+        split = start + tl.arange(0, AT_ONCE)
+        ran = (member < GROUP)[:, None] & (split < num_ran)[None, :]
+        index = head[:, None] + split[None, :]
+        found = tl.load(part_max + index, mask=ran, other=float("-inf"), cache_modifier=".cg")
+        weight = tl.exp2(found - highest[:, None])
+        total += tl.sum(weight * tl.load(part_sum + index, mask=ran, other=0.0, cache_modifier=".cg"), axis=1)
+        inside = ran[:, :, None] & (element < SIZE)
+        part = tl.load(part_out + index[:, :, None] * SIZE + element, mask=inside, other=0.0, cache_modifier=".cg")
+        mixed += tl.sum(part * weight[:, :, None], axis=1)
+    return mixed / tl.where(member < GROUP, total, 1.0)[:, None]
+
+
 # Where tables begin and how wide they are differs from step to step.
 @triton.jit(
     do_not_specialize=["table_row_stride", "table_stride"],
@@ -53,11 +86,11 @@ def _span(context, split, num_splits, WINDOW: tl.constexpr, TILE: tl.constexpr):
 def _decode(
     q, k, v, q_stride, k_stride, v_stride, q_norm, k_norm, eps, cos, sin, slots,
     keys, values, block_stride, token_stride, head_stride, table, table_row_stride, table_stride, contexts,
-    out, part_out, part_max, part_sum, scale, softcap,
+    out, part_out, part_max, part_sum, arrivals, scale, softcap,
     NUM_KV: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, IS_SPLIT: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_S: tl.constexpr, MERGED_G: tl.constexpr, MERGED_S: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The newest key and value are seen by the first split, from registers: it is the one that every row has."""
     row = tl.program_id(0).to(tl.int64)
@@ -141,35 +174,24 @@ def _decode(
             tl.store(part_max + index, highest, mask=of_group)
             tl.store(part_sum + index, total, mask=of_group)
             tl.store(part_out + index[:, None] * SIZE + element, mixed, mask=valid)
-    elif not IS_SPLIT:  # a row that only pads
+            tl.debug_barrier()  # all of that is written before the program is counted
+            _, begins, ends = _span(context, tl.arange(0, BLOCK_S), num_splits, WINDOW, TILE)
+            # Only the first splits have keys, and of these the first even without any before the newest.
+            num_ran = tl.maximum(tl.sum(((begins < ends) & (tl.arange(0, BLOCK_S) < num_splits)).to(tl.int32)), 1)
+            if tl.atomic_add(arrivals + row * NUM_KV + head, 1, sem="acq_rel", scope="gpu") == num_ran - 1:
+                tl.store(arrivals + row * NUM_KV + head, 0)
+                first_head = row * num_q + head * GROUP
+                merged = _merged(
+                    part_out, part_max, part_sum, first_head, num_ran, num_splits,
+                    SIZE, GROUP, MERGED_G, BLOCK_D, BLOCK_S, MERGED_S,
+                )  # fmt: skip
+                each = tl.arange(0, MERGED_G)[:, None]
+                merged_place = out + (first_head + each) * SIZE + element
+                tl.store(merged_place, merged.to(out.dtype.element_ty), mask=(each < GROUP) & (element < SIZE))
+    elif split == 0:  # a row that only pads
         num_heads: tl.constexpr = NUM_KV * GROUP
         nothing = tl.zeros((BLOCK_G, BLOCK_D), out.dtype.element_ty)
         tl.store(out + (row * num_heads + q_head) * SIZE + element, nothing, mask=valid)
-
-
-@triton.jit(do_not_specialize_on_alignment=["contexts"])
-def _merge(
-    part_out, part_max, part_sum, contexts, out,
-    NUM_Q: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    context = tl.load(contexts + row)
-    split = tl.arange(0, BLOCK_S)
-    _, begin, end = _span(context, split, SPLITS, WINDOW, TILE)
-    ran = (context > 0) & (split < SPLITS) & ((split == 0) | (begin < end))
-    index = (row * NUM_Q + head) * SPLITS + split
-    inputs_are_there(EARLY)
-    highest = tl.load(part_max + index, mask=ran, other=float("-inf"))
-    weight = tl.where(ran, tl.exp2(highest - tl.max(highest, axis=0)), 0.0)
-    total = tl.sum(weight * tl.load(part_sum + index, mask=ran, other=0.0), axis=0)
-    element = tl.arange(0, BLOCK_D)
-    inside = ran[:, None] & (element < SIZE)[None, :]
-    mixed = tl.load(part_out + index[:, None] * SIZE + element[None, :], mask=inside, other=0.0)
-    result = tl.sum(mixed * weight[:, None], axis=0) / tl.where(context > 0, total, 1.0)
-    place = out + (row * NUM_Q + head) * SIZE + element
-    tl.store(place, result.to(out.dtype.element_ty), mask=element < SIZE)
 
 
 def decode_attention(
@@ -184,13 +206,15 @@ def decode_attention(
     rules: HeadRules,
     tiles: DecodeTiles,
     out: Tensor | None = None,
+    arrivals: Tensor | None = None,
     starts_early: bool = False,
 ) -> Tensor:
     """q [R, Hq * D], k and v [R, Hkv * D] of one token of each row, caches [num_blocks, block_size, Hkv, D]
     -> [R, Hq * D].
 
     With `cos` and `sin` [R, half] q and k are as projected; without, normed and turned already. A row whose context
-    is 0 only pads: nothing is stored, and its result is 0. `starts_early`: before the kernel ahead of it has ended, which
+    is 0 only pads: nothing is stored, and its result is 0. `arrivals`: int32, at least R * Hkv zeros, which they are again
+    after the call; no other call may use them at the same time. `starts_early`: before the kernel ahead of it has ended, which
     must not write contexts (early_launch.py).
     """
     rows, size = len(q), rules.head_dim
@@ -204,21 +228,19 @@ def decode_attention(
     if splits > 1:
         part_out = torch.empty((rows, num_q, splits, size), dtype=torch.float32, device=q.device)
         part_max, part_sum = torch.empty((2, rows, num_q, splits), dtype=torch.float32, device=q.device)
-    cut = {"WINDOW": rules.window or 0, "TILE": tiles.keys} | launch_options(starts_early)
+        if arrivals is None:
+            arrivals = torch.zeros(rows * num_kv, dtype=torch.int32, device=q.device)
+        assert len(arrivals) >= rows * num_kv
+    merged_heads = triton.next_power_of_2(group)
     _decode[(rows, num_kv, splits)](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), rules.q_norm, rules.k_norm, rules.norm_eps, cos, sin,
         batch.slots, keys, values, keys.stride(0), keys.stride(1), keys.stride(2),
         batch.block_table, *batch.block_table.stride(), batch.context_lens,
-        out, part_out, part_max, part_sum, rules.scale, rules.softcap or 1.0,
+        out, part_out, part_max, part_sum, arrivals, rules.scale, rules.softcap or 1.0,
         NUM_KV=num_kv, GROUP=group, SIZE=size, HALF=0 if cos is None else cos.shape[-1], BLOCK_SIZE=keys.shape[1],
-        HAS_SOFTCAP=rules.softcap is not None, HAS_NORM=rules.q_norm is not None, TURNS=cos is not None,
-        BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_D=max(16, triton.next_power_of_2(size)),
-        IS_SPLIT=splits > 1, STAGES=tiles.stages, num_warps=tiles.warps, **cut,
+        WINDOW=rules.window or 0, HAS_SOFTCAP=rules.softcap is not None, HAS_NORM=rules.q_norm is not None,
+        TURNS=cos is not None, BLOCK_G=max(16, merged_heads), BLOCK_D=max(16, triton.next_power_of_2(size)),
+        TILE=tiles.keys, IS_SPLIT=splits > 1, BLOCK_S=max(FEW_SPLITS, triton.next_power_of_2(splits)), MERGED_G=merged_heads,
+        MERGED_S=max(1, 32 // merged_heads), STAGES=tiles.stages, num_warps=tiles.warps, **launch_options(starts_early),
     )  # fmt: skip
-    if splits > 1:
-        _merge[(rows, num_q)](
-            part_out, part_max, part_sum, batch.context_lens, out,
-            NUM_Q=num_q, SIZE=size, SPLITS=splits, BLOCK_S=triton.next_power_of_2(splits), BLOCK_D=triton.next_power_of_2(size),
-            num_warps=2, **cut,
-        )  # fmt: skip
     return out
