@@ -111,8 +111,9 @@ class DecodeGraphs:
                 step(rehearsal)
                 self._replays[size] = capture(partial(step, self._model))
             except torch.OutOfMemoryError as error:
-                self.why_fewer = f"no memory to capture steps of {size} rows"
-                log.warning("%s: %s", self.why_fewer, error)
+                numbers = str(error).partition(" Including")[0]  # what was asked for, what is free, who holds the rest
+                self.why_fewer = f"no memory to capture steps of {size} rows: {numbers}"
+                log.warning("%s", self.why_fewer)
             except RuntimeError as error:  # streams, handles: what else a vendor counts
                 self.why_fewer = f"steps of {size} rows could not be captured: {error}"
                 log.warning("%s", self.why_fewer)

@@ -187,6 +187,8 @@ class OrderedKernels:
 
     def logits(self, x: Tensor, weight: LinearWeight, out: Tensor | None) -> Tensor:
         """Of x's type, as captured steps have them."""
+        if isinstance(weight, Tensor):
+            return self._product(x, weight, out=out)
         logits = self.linear(x, weight, None)
         return logits if out is None else out.copy_(logits)
 
@@ -200,9 +202,10 @@ class OrderedKernels:
         bias: Tensor | None = None,
         residual: Tensor | None = None,
         dtype: torch.dtype | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         tiles = choose.ordered_tiles(weight.shape[0], x.element_size())
-        return ordered_linear(x, weight, tiles, bias=bias, residual=residual, dtype=dtype)
+        return ordered_linear(x, weight, tiles, bias=bias, residual=residual, dtype=dtype, out=out)
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, batch: AttentionBatch, rules: HeadRules) -> Tensor:
         return prefill_attention(

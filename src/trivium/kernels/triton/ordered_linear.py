@@ -62,14 +62,15 @@ def ordered_linear(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """x [T, in], weight [out, in], contiguous -> [T, out] of `dtype` (None: that of x), contiguous.
+    """x [T, in], weight [out, in], contiguous -> [T, out] of `dtype` (None: that of x), contiguous; in `out` where given.
 
     `residual` [T, out], contiguous, is added last.
     """
     num_rows, num_in = x.shape
     num_out = weight.shape[0]
-    out = torch.empty((num_rows, num_out), dtype=dtype or x.dtype, device=x.device)
+    out = torch.empty((num_rows, num_out), dtype=dtype or x.dtype, device=x.device) if out is None else out
     if num_rows:
         _ordered_linear[(triton.cdiv(num_rows, tiles.rows), triton.cdiv(num_out, tiles.outputs))](
             x, weight, bias, residual, out, num_rows, x.stride(0),
