@@ -1,6 +1,6 @@
 """Not a test: run without Triton's interpreter, it prints what an engine launched that a dry run of it had not foreseen.
 
-    python ahead_probe.py MODEL_DIRECTORY        one JSON object on standard output
+    python ahead_probe.py MODEL_DIRECTORY [deterministic]        one JSON object on standard output
 
 No GPU is there. The engine runs on the CPU with Triton's ops, whose launches are noted instead of made, so that it computes
 nothing of value; the token that is always drawn is 0.
@@ -20,7 +20,7 @@ from trivium.engine import plan as engine_plan
 from trivium.engine.core import EngineCore
 from trivium.engine.dry_run import dry_run
 from trivium.execute.decode_graphs import captured_sizes
-from trivium.kernels.cuda import ops_for
+from trivium.kernels.select import gpu_ops_for
 from trivium.kernels.triton.ahead import Wanted, launches_noted
 from trivium.types.compile_target import CompileTarget
 from trivium.types.request import Request, Sampling, Stopping
@@ -30,10 +30,10 @@ MAX_ROWS = 80
 PROMPTS = (1, 2, 3, 7, 16, 33, 100, 128, 257, 600, 1111)
 
 
-def main(directory: str) -> None:
+def main(directory: str, deterministic: bool) -> None:
     foreseen: list[Wanted] = []
     launched: list[Wanted] = []
-    core_ops = ops_for("under test", TARGET)
+    core_ops = gpu_ops_for(TARGET, "under test", deterministic)
 
     def draw_zero(logits: torch.Tensor, batch: Any) -> torch.Tensor:
         return torch.zeros_like(core_ops.sample(logits, batch))
@@ -43,6 +43,7 @@ def main(directory: str) -> None:
     options = EngineOptions(
         model=directory, load_format="dummy", skip_tokenizer_init=True, device="cpu", dtype="bfloat16",
         kv_cache_bytes=64 << 20, max_num_seqs=MAX_ROWS, max_model_len=2048,
+        deterministic=deterministic,
     )  # fmt: skip
     with launches_noted(TARGET, launched.append):
         core = EngineCore(options)
@@ -84,4 +85,4 @@ def forget_launches(launched: list[Wanted]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], deterministic="deterministic" in sys.argv[2:])

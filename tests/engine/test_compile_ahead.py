@@ -57,12 +57,16 @@ def run_compiling(*arguments: str, cache: Path) -> Any:
     return json.loads(told.stdout)
 
 
-@pytest.mark.parametrize("config", [SMALL, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [(SMALL, []), (SPARSE, []), pytest.param(SPARSE, ["deterministic"], marks=pytest.mark.slow)],
+    ids=["dense", "sparse", "deterministic"],
+)
 def test_no_step_in_service_launches_a_kernel_that_the_dry_run_did_not_foresee(
-    config: dict[str, Any], tmp_path: Path
+    config: dict[str, Any], options: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    told = run_compiling(str(HERE / "ahead_probe.py"), str(tmp_path), cache=tmp_path)
+    told = run_compiling(str(HERE / "ahead_probe.py"), str(tmp_path), *options, cache=tmp_path)
     assert told["launched"] > 10
     assert told["missing"] == []
 
@@ -126,3 +130,21 @@ def test_a_kernel_that_others_are_compiling_is_waited_for_and_no_longer_than_the
         assert num_looks == 10
         assert waited() > 0
     assert type(get_cache_manager(key)) is FileCacheManager
+
+
+def test_kernels_go_elsewhere_where_their_folder_cannot_be_written_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from triton import knobs
+
+    from trivium.kernels.triton.cache_folder import make_cache_usable
+
+    (tmp_path / "file").write_text("")
+    closed = tmp_path / "file" / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(closed))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with knobs.cache.scope():
+        make_cache_usable()
+        assert Path(knobs.cache.dir).parent == tmp_path
+        assert str(closed) in caplog.text

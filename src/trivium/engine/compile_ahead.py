@@ -146,7 +146,7 @@ def main() -> None:
     from trivium.engine.dry_run import dry_run
     from trivium.engine.process import die_with_parent
     from trivium.formats.source import open_source
-    from trivium.kernels.cuda import ops_for
+    from trivium.kernels.select import gpu_ops_for
     from trivium.kernels.triton.ahead import Wanted, Workers, launches_noted
     from trivium.models.registry import read_spec
 
@@ -168,7 +168,7 @@ def main() -> None:
 
     try:
         with launches_noted(request.target, want):
-            dry_run(request.config, spec, ops_for("ahead", request.target))
+            dry_run(request.config, spec, gpu_ops_for(request.target, "ahead", request.config.options.deterministic))
     except Exception as error:
         trouble = f"not every step could be tried on shapes alone: {type(error).__name__}: {error}"
     num_failed = workers.end()

@@ -53,10 +53,13 @@ STARTS_EARLY = False
 LIBRARY_ATTENTION_TOKENS = 2048
 
 
-def cuda_ops(reason: str) -> Ops:
+def target_here() -> CompileTarget:
     card = torch.cuda.get_device_properties(0)
-    arch = 10 * card.major + card.minor
-    return ops_for(reason, CompileTarget("cuda", arch, card.warp_size, card.multi_processor_count))
+    return CompileTarget("cuda", 10 * card.major + card.minor, card.warp_size, card.multi_processor_count)
+
+
+def cuda_ops(reason: str) -> Ops:
+    return ops_for(reason, target_here())
 
 
 def ops_for(reason: str, target: CompileTarget) -> Ops:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from trivium.kernels import (
@@ -26,6 +27,7 @@ from trivium.kernels.kv_layout import LaneLayout, PlainLayout
 from trivium.kernels.native import NativeKernels
 from trivium.kernels.native_program import record
 from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
+from trivium.types.compile_target import CompileTarget
 from trivium.types.errors import ConfigError
 
 Kernels = Literal["auto", "reference", "native", "triton"]
@@ -67,15 +69,23 @@ def select_ops(
 
 def _gpu_ops(kernels: Kernels, deterministic: bool) -> Ops:
     try:  # where there is no GPU there is often no triton either
-        from trivium.kernels.cuda import cuda_ops
-        from trivium.kernels.cuda_ordered import ordered_gpu_ops
+        from trivium.kernels.cuda import target_here
+        from trivium.kernels.triton.cache_folder import make_cache_usable
     except ImportError as error:
         if kernels == "triton":
             raise ConfigError(f"the triton kernels cannot be loaded: {error}") from error
         return reference_ops(f"triton cannot be loaded: {error}")
-    if deterministic:
-        return ordered_gpu_ops("asked for")
-    return cuda_ops("asked for" if kernels == "triton" else "the fastest here")
+    make_cache_usable()
+    is_asked_for = kernels == "triton" or deterministic
+    return gpu_ops_for(target_here(), "asked for" if is_asked_for else "the fastest here", deterministic)
+
+
+def gpu_ops_for(target: CompileTarget, reason: str, deterministic: bool) -> Ops:
+    """As they run on such a card, which need not be here; triton must be."""
+    from trivium.kernels.cuda import ops_for
+    from trivium.kernels.cuda_ordered import ordered_gpu_ops
+
+    return replace(ordered_gpu_ops(reason), compiles_for=target) if deterministic else ops_for(reason, target)
 
 
 def native_ops(instruction_set: str | None = None, num_threads: int | None = None, reason: str = "asked for") -> Ops:
