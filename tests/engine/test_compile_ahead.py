@@ -76,7 +76,7 @@ def test_what_workers_compile_is_found_in_the_cache_and_what_they_cannot_keeps_t
 ) -> None:
     told = run_compiling(str(HERE / "workers_probe.py"), cache=tmp_path)
     assert (told["before"], told["after"], told["hits"]) == (0, 1, [True])
-    assert told["failed"] >= 1
+    assert any(trouble.startswith("no_such_kernel: AttributeError") for trouble in told["troubles"])
 
 
 def waits_for(command: str) -> AheadCompiler:

@@ -30,8 +30,8 @@ def main() -> None:
     workers = Workers(TARGET, count=1)
     workers.send(Wanted(norm.module, "no_such_kernel", norm.specialization))
     workers.send(norm)
-    failed = workers.end()
-    print(json.dumps({"before": before, "after": num_compiled(), "failed": failed, "hits": hits(norm)}))
+    troubles = workers.end()
+    print(json.dumps({"before": before, "after": num_compiled(), "troubles": troubles, "hits": hits(norm)}))
 
 
 def num_compiled() -> int:

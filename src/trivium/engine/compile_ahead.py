@@ -46,9 +46,8 @@ class AheadRequest(Struct, frozen=True):
 class AheadAnswer(Struct, frozen=True):
     num_kernels: int
     num_workers: int
-    num_failed: int  # workers that could not compile something, or died
     seconds: float
-    trouble: str = ""  # why there may be more kernels than these
+    troubles: list[str]  # what could not be compiled, or tried on shapes alone
 
 
 class AheadCompiler:
@@ -106,8 +105,8 @@ class AheadCompiler:
             f"{answer.num_kernels} kernels compiled or found ahead by {answer.num_workers} workers in "
             f"{answer.seconds:.1f} s, of which the engine waited {self._waited():.1f} s"
         )
-        failed = f"; {answer.num_failed} workers failed" if answer.num_failed else ""
-        return sentence + failed + (f"; {answer.trouble}" if answer.trouble else "")
+        failed = f"; {len(answer.troubles)} failures, such as: {answer.troubles[0]}" if answer.troubles else ""
+        return sentence + failed
 
     def _kill(self) -> None:
         if self._process.poll() is None:
@@ -159,7 +158,8 @@ def main() -> None:
     request = msgspec.json.decode(asked, type=AheadRequest)
     spec = read_spec(open_source(Path(request.config.options.model)))
     workers = Workers(request.target, request.num_workers)
-    num_kernels, trouble = 0, ""
+    num_kernels = 0
+    troubles: list[str] = []
 
     def want(wanted: Wanted) -> None:
         nonlocal num_kernels
@@ -170,9 +170,9 @@ def main() -> None:
         with launches_noted(request.target, want):
             dry_run(request.config, spec, gpu_ops_for(request.target, "ahead", request.config.options.deterministic))
     except Exception as error:
-        trouble = f"not every step could be tried on shapes alone: {type(error).__name__}: {error}"
-    num_failed = workers.end()
-    answer = AheadAnswer(num_kernels, request.num_workers, num_failed, time.monotonic() - began, trouble)
+        troubles.append(f"not every step could be tried on shapes alone: {type(error).__name__}: {error}")
+    troubles += workers.end()
+    answer = AheadAnswer(num_kernels, request.num_workers, time.monotonic() - began, troubles)
     sys.stdout.buffer.write(msgspec.json.encode(answer))
     sys.stdout.buffer.flush()
 

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -103,46 +103,60 @@ class Workers:
     def __init__(self, target: CompileTarget, count: int) -> None:
         triton_key()  # reads all of Triton, once for all of them
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._workers = [self._fork(_make_driver, theirs)]
-        self._workers += [self._fork(partial(_compile_all, target), theirs) for _ in range(count)]
+        self._workers = [self._fork(partial(_make_driver, theirs))]
+        self._workers += [self._fork(partial(_compile_all, target, theirs)) for _ in range(count)]
         theirs.close()
 
-    def _fork(self, work: Callable[[socket.socket], int], line: socket.socket) -> int:
+    def _fork(self, work: Callable[[], None]) -> int:
         if worker := os.fork():
             return worker
         self._line.close()
         try:
-            os._exit(work(line))
+            work()
+            os._exit(0)
         finally:
             os._exit(1)
 
     def send(self, wanted: Wanted) -> None:
         self._line.send(msgspec.json.encode(wanted))
 
-    def end(self) -> int:
-        """When everything is compiled. Returns how many workers met something that they could not compile, or died."""
-        self._line.close()
-        return sum(os.waitpid(worker, 0)[1] != 0 for worker in self._workers)
+    def end(self) -> list[str]:
+        """When everything is compiled. Returns what went wrong on the way."""
+        self._line.shutdown(socket.SHUT_WR)
+        states = [os.waitpid(worker, 0)[1] for worker in self._workers]
+        self._line.setblocking(False)
+        troubles = [f"a worker ended with {os.waitstatus_to_exitcode(state)}" for state in states if state]
+        with suppress(BlockingIOError):
+            while told := self._line.recv(MOST_BYTES):
+                troubles.append(told.decode())
+        return troubles
 
 
-def _make_driver(line: socket.socket) -> int:
+def _make_driver(line: socket.socket) -> None:
     """What every launch goes through is C code too; the engine needs it first."""
-    from triton.backends.nvidia.driver import CudaUtils
+    with _trouble_told("the driver", line):
+        from triton.backends.nvidia.driver import CudaUtils
 
-    CudaUtils()
-    return 0
+        CudaUtils()
 
 
-def _compile_all(target: CompileTarget, line: socket.socket) -> int:
-    """Until nothing more will come. The number of failures, as an exit code."""
+def _compile_all(target: CompileTarget, line: socket.socket) -> None:
+    """Until nothing more will come."""
     driver.set_active(_TargetAlone(target))
-    failures = 0
     while message := line.recv(MOST_BYTES):
-        try:
-            _compile(msgspec.json.decode(message, type=Wanted))
-        except Exception:  # the engine will meet it too, and tell it better
-            failures += 1
-    return min(failures, 100)
+        wanted = msgspec.json.decode(message, type=Wanted)
+        with _trouble_told(wanted.kernel, line):
+            _compile(wanted)
+
+
+@contextmanager
+def _trouble_told(what: str, line: socket.socket) -> Iterator[None]:
+    """The engine will meet it too."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):
+            line.send(f"{what}: {type(error).__name__}: {str(error)[:300]}".encode(), socket.MSG_DONTWAIT)
 
 
 def _compile(wanted: Wanted) -> None:
