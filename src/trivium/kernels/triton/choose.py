@@ -39,12 +39,12 @@ def prefill_tiles(head_dim: int, element_bytes: int) -> PrefillTiles:
         return PrefillTiles(queries=32, keys=32, warps=4, stages=1)
     if head_dim > 128:
         return PrefillTiles(queries=64, keys=32, warps=4, stages=2)
-    return PrefillTiles(queries=128, keys=64, warps=8, stages=3)
+    return PrefillTiles(queries=128, keys=64, warps=4, stages=3)
 
 
 def prompt_tiles(num_tokens: int) -> PromptTiles | None:
     """None: so few tokens of new prompts that they are no work of their own."""
-    return PromptTiles(queries=128, keys=64, warps=8, stages=2) if num_tokens >= 512 else None
+    return PromptTiles(queries=64, keys=64, warps=4, stages=3) if num_tokens >= 512 else None
 
 
 def stream_tiles() -> tuple[StreamTiles, StreamTiles]:
