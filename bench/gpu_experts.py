@@ -310,7 +310,7 @@ def _mixed(step: Step, routed: Routed, tiles: ExpertTiles, up: SortedTiles) -> T
     layers = step.layers
     assert layers.gate_up is not None and isinstance(layers.down, Tensor)
     middle = sorted_up(step.x, tiles, layers.gate_up, "silu", TOP_K, up, _processors(), by_pair=True)
-    return stream_down(middle, routed, layers.down, step.hidden, choose.stream_tiles()[1])
+    return stream_down(middle, routed, layers.down, step.hidden, StreamTiles(8, 256, 4, 3))
 
 
 def _sorted_by_expert(step: Step) -> tuple[Tensor, Tensor, Tensor]:

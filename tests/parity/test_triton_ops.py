@@ -15,6 +15,7 @@ from trivium.kernels import fused_cases, gated, rms_norm
 from trivium.kernels.attention import HeadRules
 from trivium.kernels.cases import error, normal
 from trivium.kernels.cuda import gpu_ops
+from trivium.kernels.ops import ExpertLayers
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import (
@@ -113,7 +114,22 @@ def test_experts_over_sorted_tiles_are_the_experts(tiles: tuple[SortedTiles, Sor
         assert error(got, wanted) <= fused_cases.TOLERANCE[torch.float32], f"{case.name}, down streamed"
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5, 33, 64, 65, 90])
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 12, 30, 60, 170])
+def test_experts_of_16_bits_are_near_the_experts_however_many_tokens_share_them(num_tokens: int) -> None:
+    num_experts, wide, hidden = 4, 40, 48
+    gate_up = (normal(fresh(), num_experts, 2 * wide, hidden) * hidden**-0.5).half()
+    gate, up = torch.split(gate_up, wide, dim=1)
+    down = (normal(fresh(), num_experts, hidden, wide) * wide**-0.5).half()
+    router = torch.eye(num_experts, hidden).half()
+    layers = ExpertLayers(router, gate, up, down, 2, True, "silu", gate_up)
+    x = normal(fresh(), num_tokens, hidden)
+    for row in x:  # far apart, so that rounding does not change which experts are the likeliest
+        row[:num_experts] = torch.randperm(num_experts, generator=fresh()) - 1.5
+    case = fused_cases.FusedCase("", "norm_experts_add", (x.half(), torch.ones(hidden), 1e-6, layers))
+    assert fused_cases.case_error(case, TRITON, REFERENCE, "cpu") <= fused_cases.TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, MAX_TOKENS, 33, 90])
 @pytest.mark.parametrize(("num_experts", "top_k"), [(5, 3), (24, 8)])
 def test_every_pair_has_one_place_in_a_tile_of_its_expert(num_tokens: int, num_experts: int, top_k: int) -> None:
     hidden, norm, router = normal(fresh(), num_tokens, 300), torch.ones(300), torch.eye(num_experts, 300)

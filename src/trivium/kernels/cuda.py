@@ -36,7 +36,7 @@ from trivium.kernels.sample import SampleBatch
 from trivium.kernels.triton import choose, norm_route
 from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import decode_attention
-from trivium.kernels.triton.experts import grouped_experts, stream_experts
+from trivium.kernels.triton.experts import grouped_experts, stream_down, stream_experts
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.heads import turn_and_store
 from trivium.kernels.triton.prefill_attention import prefill_attention
@@ -44,6 +44,7 @@ from trivium.kernels.triton.prompt_attention import prompt_attention, takes_prom
 from trivium.kernels.triton.rms_norm import rms_norm
 from trivium.kernels.triton.route import ExpertTiles, Routed, route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
+from trivium.kernels.triton.sorted_experts import can_be_described, sorted_experts, sorted_up
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 from trivium.types.compile_target import CompileTarget
 
@@ -224,18 +225,29 @@ class CudaKernels:
     def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
         if layers.gate_up is None or not isinstance(layers.down, Tensor) or not isinstance(layers.router, Tensor):
             return self._reference_experts(hidden, norm, eps, layers)
-        num_tokens, num_experts = len(hidden), layers.router.shape[0]
+        num_tokens, num_experts = len(hidden), len(layers.router)
+        gate_up, down, activation = layers.gate_up, layers.down, layers.activation
+        early = self._starts_early
         if num_tokens <= choose.STREAMED_EXPERT_TOKENS:
             routed = self._route_few(hidden, norm, eps, layers)
-            weights = (layers.gate_up, layers.down, layers.activation)
             return stream_experts(
-                hidden, norm, eps, routed, *weights, *choose.stream_tiles(), starts_early=self._starts_early
+                hidden, norm, eps, routed, gate_up, down, activation, *choose.stream_tiles(), starts_early=early
             )
-        up_tiles, down_tiles = choose.grouped_tiles(num_tokens * layers.top_k, num_experts, hidden.element_size())
-        x, routed, expert_tiles = self._norm_and_route(hidden, norm, eps, layers, up_tiles.rows)
-        return grouped_experts(
-            x, routed, expert_tiles, layers.gate_up, layers.down, layers.activation, hidden, up_tiles, down_tiles
+        cuts = choose.sorted_tiles(num_tokens * layers.top_k, num_experts, hidden.element_size())
+        if cuts is None or not can_be_described(gate_up, down):
+            grouped = choose.grouped_tiles(hidden.element_size())
+            x, routed, tiles = self._norm_and_route(hidden, norm, eps, layers, grouped[0].rows)
+            return grouped_experts(x, routed, tiles, gate_up, down, activation, hidden, *grouped)
+        x, routed, tiles = self._norm_and_route(hidden, norm, eps, layers, cuts[0].rows)
+        stream_cut = choose.stream_down_tiles(num_tokens)
+        if stream_cut is None:
+            return sorted_experts(
+                x, routed, tiles, gate_up, down, activation, hidden, *cuts, self._num_processors, early
+            )
+        middle = sorted_up(
+            x, tiles, gate_up, activation, layers.top_k, cuts[0], self._num_processors, by_pair=True, starts_early=early
         )
+        return stream_down(middle, routed, down, hidden, stream_cut, early)
 
     def logits(self, x: Tensor, weight: LinearWeight, out: Tensor | None) -> Tensor:
         """Of x's type: float32 would only be written and read again by whoever takes the largest."""
@@ -315,7 +327,7 @@ class CudaKernels:
     def _route_few(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Routed:
         assert isinstance(layers.router, Tensor)
         tiles = choose.skinny_tiles(len(hidden), len(layers.router), is_gated=False)
-        if tiles is None:
+        if len(hidden) != 1 or tiles is None:
             return self._norm_and_route(hidden, norm, eps, layers, rows=16)[1]
         logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)
         return route(logits, layers.top_k, layers.norm_topk_prob, self._starts_early)

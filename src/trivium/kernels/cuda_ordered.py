@@ -178,7 +178,7 @@ class OrderedKernels:
             routed = route(self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob)
             ids = routed.experts.long()
             return hidden + self.experts(x, ids, routed.shares, layers.gate, layers.up, layers.down, layers.activation)
-        up_tiles, down_tiles = choose.ordered_expert_tiles(x.element_size())
+        up_tiles, down_tiles = choose.grouped_tiles(x.element_size())
         scores = self._product(x, layers.router, dtype=torch.float32)
         routed, expert_tiles = route_to_tiles(scores, layers.top_k, layers.norm_topk_prob, up_tiles.rows)
         return grouped_experts(

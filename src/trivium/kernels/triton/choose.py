@@ -8,11 +8,12 @@ from trivium.kernels.triton.ordered_linear import OrderedTiles
 from trivium.kernels.triton.prefill_attention import PrefillTiles
 from trivium.kernels.triton.prompt_attention import PromptTiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles
+from trivium.kernels.triton.sorted_experts import SortedTiles
 
 FEW_ROWS = 1  # whose layers only stream their weights
 MAX_SPLITS = 32
 MOST_SPLIT_HEADS = 2  # heads of rows for each processor; of more, their number alone keeps all busy
-STREAMED_EXPERT_TOKENS = 8  # up to this many tokens each pair streams its expert's weights by itself
+STREAMED_EXPERT_TOKENS = 2  # up to this many tokens each pair streams its expert's weights by itself
 
 
 def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | None:
@@ -48,23 +49,39 @@ def prompt_tiles(num_tokens: int) -> PromptTiles | None:
 
 
 def stream_tiles() -> tuple[StreamTiles, StreamTiles]:
-    """Of gate and up, and of down."""
-    return StreamTiles(outputs=4, inputs=1024, warps=4, stages=2), StreamTiles(outputs=8, inputs=256, warps=4, stages=3)
+    """Of gate and up, and of down, up to STREAMED_EXPERT_TOKENS."""
+    return StreamTiles(outputs=2, inputs=2048, warps=4, stages=1), StreamTiles(outputs=4, inputs=256, warps=2, stages=3)
 
 
-def grouped_tiles(num_pairs: int, num_experts: int, element_bytes: int) -> tuple[GroupedTiles, GroupedTiles]:
-    """Of gate and up, and of down."""
-    if element_bytes > 2:
-        small = GroupedTiles(rows=16, outputs=32, inputs=32, warps=4, stages=2)
-        return small, small
+def stream_down_tiles(num_tokens: int) -> StreamTiles | None:
+    """Behind a product of sorted tiles. None: so many tokens share experts that down has to be sorted as well."""
+    return StreamTiles(outputs=8, inputs=256, warps=4, stages=3) if num_tokens <= 8 else None
+
+
+def sorted_tiles(num_pairs: int, num_experts: int, element_bytes: int) -> tuple[SortedTiles, SortedTiles] | None:
+    """Of gate and up, and of down. None: not made for such numbers."""
+    if element_bytes != 2:
+        return None
     per_expert = num_pairs / num_experts
-    if per_expert <= 16:
-        return GroupedTiles(16, 64, 128, 4, 4), GroupedTiles(16, 64, 128, 4, 4)
-    if per_expert <= 48:
-        return GroupedTiles(32, 64, 128, 4, 3), GroupedTiles(32, 128, 64, 4, 4)
-    if per_expert <= 96:
-        return GroupedTiles(64, 64, 64, 4, 3), GroupedTiles(64, 128, 64, 4, 4)
-    return GroupedTiles(128, 128, 64, 8, 3), GroupedTiles(128, 128, 64, 8, 3)
+    if per_expert <= 10:
+        return (
+            SortedTiles(rows=16, outputs=64, inputs=128, warps=4, stages=3, group=8, programs=0, swaps=True),
+            SortedTiles(rows=16, outputs=128, inputs=128, warps=4, stages=3, group=8, programs=2, swaps=True),
+        )
+    if per_expert <= 24:
+        return (
+            SortedTiles(rows=32, outputs=64, inputs=128, warps=4, stages=3, group=8, programs=2),
+            SortedTiles(rows=32, outputs=128, inputs=64, warps=4, stages=4, group=8, programs=2, swaps=True),
+        )
+    if per_expert <= 80:
+        return (
+            SortedTiles(rows=64, outputs=64, inputs=64, warps=4, stages=4, group=8, programs=0),
+            SortedTiles(rows=64, outputs=128, inputs=64, warps=4, stages=4, group=8, programs=2),
+        )
+    return (
+        SortedTiles(rows=128, outputs=128, inputs=64, warps=8, stages=4, group=16, programs=0),
+        SortedTiles(rows=128, outputs=256, inputs=64, warps=8, stages=4, group=16, programs=1),
+    )
 
 
 # Of a deterministic engine: by the model alone, never by the number of rows or tokens.
@@ -87,8 +104,8 @@ def ordered_attention_tiles(head_dim: int, element_bytes: int) -> PrefillTiles:
     return PrefillTiles(queries=64, keys=64, warps=4, stages=3, in_order=True)
 
 
-def ordered_expert_tiles(element_bytes: int) -> tuple[GroupedTiles, GroupedTiles]:
-    """Of gate and up, and of down."""
+def grouped_tiles(element_bytes: int) -> tuple[GroupedTiles, GroupedTiles]:
+    """Of gate and up, and of down. Of any engine where `sorted_tiles` do not do."""
     if element_bytes > 2:
         small = GroupedTiles(rows=16, outputs=32, inputs=32, warps=4, stages=2)
         return small, small

@@ -13,7 +13,7 @@ from torch import Tensor
 from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 from trivium.kernels.triton.route import ExpertTiles, Routed, empty_routed, empty_tiles, likeliest, probabilities
 
-MAX_TOKENS = 64
+MAX_TOKENS = 16  # of more, one program would choose for too long
 TOKENS_AT_ONCE = 16  # in the router's product
 INPUTS_AT_ONCE = 256
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from trivium.kernels.triton.early_launch import inputs_are_there, launch_options
 
+PAIRS_AT_ONCE = 128  # that a program brings to their places
+TILES_AT_ONCE = 8  # whose experts a program writes down
+
 
 @triton.jit
 def probabilities(logits, NUM_EXPERTS: tl.constexpr):
@@ -149,13 +152,11 @@ def route_to_tiles(logits: Tensor, top_k: int, normalize: bool, rows: int) -> tu
         counts = torch.zeros(num_experts, dtype=torch.int32, device=logits.device)
         ranks = torch.empty(num_pairs, dtype=torch.int32, device=logits.device)
         _launch_route(logits, routed, counts, ranks, normalize, starts_early=False)
-        pairs_at_once = 128
-        programs = triton.cdiv(num_pairs, pairs_at_once)
         num_tiles = len(tiles.expert_of_tile)
-        _gather[(programs,)](
+        _gather[(max(triton.cdiv(num_pairs, PAIRS_AT_ONCE), triton.cdiv(num_tiles, TILES_AT_ONCE)),)](
             routed.experts, counts, ranks, tiles.pair_of, tiles.expert_of_tile, tiles.used, num_pairs, num_tiles,
             NUM_EXPERTS=num_experts, BLOCK_M=rows, BLOCK_E=triton.next_power_of_2(num_experts),
-            BLOCK_P=pairs_at_once, BLOCK_T=triton.next_power_of_2(triton.cdiv(num_tiles, programs)),
+            BLOCK_P=PAIRS_AT_ONCE, BLOCK_T=TILES_AT_ONCE,
         )  # fmt: skip
     return routed, tiles
 
