@@ -55,9 +55,11 @@ def options(directory: Path, **values: object) -> EngineOptions:
 
 
 def taken() -> int:
-    """Bytes that tensors hold, when nobody is left who could let go of some."""
+    """Bytes that tensors hold, when nobody is left who could let go of some. What torch keeps beside goes back to the card,
+    since a start asks the card itself what is free."""
     gc.collect()
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     return torch.cuda.memory_allocated()
 
 

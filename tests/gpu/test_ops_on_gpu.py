@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import pytest
@@ -36,14 +37,18 @@ def random() -> torch.Generator:
     return random
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("op", ["sample", "logprobs", "rms_norm", "gated", "rotary", "write_kv"])
+@pytest.mark.parametrize(
+    ("op", "table"),
+    [(op, "fastest") for op in ("sample", "logprobs", "rms_norm", "gated", "rotary", "write_kv")]
+    + [("logprobs", "deterministic")],
+)
 def test_an_op_gives_what_the_reference_gives_on_the_cpu(op: str, table: str) -> None:
     module, ops = import_module(f"trivium.kernels.{op}"), TABLES[table]("under test")
     fresh = torch.Generator()
     fresh.seed()
     wrong = []
-    for case in module.cases(fresh):
+    cases = list(module.cases(fresh))
+    for case in cases[int.from_bytes(os.urandom(1)) % 3 :: 3] if len(cases) > 100 else cases:
         given = mapped(case.arguments, lambda tensor: tensor.to("cuda"))
         with torch.inference_mode():
             found, right = getattr(ops, op)(*given), module.reference(*case.arguments)
