@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from families import FAMILIES
+from msgspec.structs import replace
 from torch import Tensor
 
 from trivium.config.options import EngineOptions
 from trivium.engine import core as engine_core
 from trivium.engine.core import EngineCore
 from trivium.execute.batch import Batch
+from trivium.platform.cpu import CpuPlatform
 from trivium.types.errors import ConfigError
+from trivium.types.facts import Capabilities
 from trivium.types.request import Request, Sampling, Stopping
 
 
@@ -49,6 +52,25 @@ def test_a_start_without_room_says_what_it_takes_and_what_there_is(
 ) -> None:
     monkeypatch.setattr(engine_core, part, no_memory)
     with pytest.raises(ConfigError, match=said):
+        engine(directory)
+
+
+def test_weights_that_cannot_fit_are_refused_before_one_is_read_and_who_holds_the_rest_is_named(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = CpuPlatform.capabilities
+
+    def nearly_full(platform: CpuPlatform) -> Capabilities:
+        sources = (("held_by", "process 77: 4000 MiB"),)
+        return replace(
+            told(platform), memory_is_dedicated=True, memory_bytes=4100 << 20, available_bytes=1000, sources=sources
+        )
+
+    monkeypatch.setattr(CpuPlatform, "capabilities", nearly_full)
+    monkeypatch.setattr(engine_core, "_build_model", lambda *_: pytest.fail("a weight was read"))
+    with pytest.raises(
+        ConfigError, match=r"0 of the 4100 MiB of .* are free \(held by process 77: 4000 MiB\): end what"
+    ):
         engine(directory)
 
 
