@@ -193,8 +193,15 @@ def expert_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> Itera
     for tokens, top_k, num_experts, wide, hidden in shapes:
         gate_up = (normal(random, num_experts, 2 * wide, hidden) * hidden**-0.5).to(dtype)
         gate, up = torch.split(gate_up, wide, dim=1)
+        x, norm = normal(random, tokens, hidden), normal(random, hidden)
+        # An expert's score is one input of the token, and scores are so far apart that no rounding changes the choice.
+        inputs = torch.arange(num_experts) * (hidden // num_experts)
+        x[:, inputs] = torch.rand((tokens, num_experts), generator=random).argsort(dim=-1) * (4 / num_experts) - 2
+        norm[inputs] = 1.0
+        router = torch.zeros((num_experts, hidden), dtype=dtype)
+        router[torch.arange(num_experts), inputs] = 1.0
         layers = ExpertLayers(
-            router=normal(random, num_experts, hidden, dtype=dtype),
+            router=router,
             gate=gate,
             up=up,
             down=(normal(random, num_experts, hidden, wide) * wide**-0.5).to(dtype),
@@ -203,7 +210,5 @@ def expert_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> Itera
             activation="silu",
             gate_up=gate_up,
         )
-        # Far enough apart that rounding does not change which experts are the likeliest.
-        x = normal(random, tokens, hidden, dtype=dtype)
         name = f"norm_experts_add {tokens} tokens, {top_k} of {num_experts}, {wide} wide"
-        yield FusedCase(name, "norm_experts_add", (x, normal(random, hidden), 1e-6, layers), kin=name)
+        yield FusedCase(name, "norm_experts_add", (x.to(dtype), norm, 1e-6, layers), kin=name)
