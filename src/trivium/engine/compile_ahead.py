@@ -27,7 +27,7 @@ from msgspec import Struct
 from trivium.config.options import EngineOptions
 from trivium.config.resolve import EngineConfig
 from trivium.platform.cpu import usable_threads
-from trivium.platform.nvml import NvmlError, visible_gpus
+from trivium.platform.nvml import DEVICE_TYPE, NvmlError, visible_gpus
 from trivium.types.compile_target import CompileTarget
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class AheadCompiler:
 
 def start_ahead_compiler(options: EngineOptions) -> AheadCompiler | None:
     """None: there is nothing to compile, or nobody who could while the engine starts."""
-    if options.device not in ("auto", "cuda") or options.kernels not in ("auto", "triton"):
+    if options.device not in ("auto", DEVICE_TYPE) or options.kernels not in ("auto", "triton"):
         return None
     num_workers = usable_threads()[0] - OTHER_CORES
     if num_workers < LEAST_CORES - OTHER_CORES or importlib.util.find_spec("triton") is None:

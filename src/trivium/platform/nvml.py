@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+DEVICE_TYPE = "cuda"  # of the GPUs that it sees, as torch calls it
 LIBRARY = "libnvidia-ml.so.1"
 _NAME_BYTES = 96
 _MAX_PROCESSES = 64

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class CompileTarget(Struct, frozen=True):
-    backend: str  # "cuda"
+    backend: str  # as Triton calls it
     arch: int  # 90: compute capability 9.0
     warp_size: int
     num_processors: int  # by which kernels cut their work
