@@ -195,11 +195,12 @@ def expert_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> Itera
         gate, up = torch.split(gate_up, wide, dim=1)
         x, norm = normal(random, tokens, hidden), normal(random, hidden)
         # An expert's score is one input of the token, and scores are so far apart that no rounding changes the choice.
-        inputs = torch.arange(num_experts) * (hidden // num_experts)
-        x[:, inputs] = torch.rand((tokens, num_experts), generator=random).argsort(dim=-1) * (4 / num_experts) - 2
+        every = torch.arange(num_experts, device=random.device)
+        inputs = every * (hidden // num_experts)
+        x[:, inputs] = normal(random, tokens, num_experts).argsort(dim=-1) * (4 / num_experts) - 2
         norm[inputs] = 1.0
-        router = torch.zeros((num_experts, hidden), dtype=dtype)
-        router[torch.arange(num_experts), inputs] = 1.0
+        router = torch.zeros((num_experts, hidden), dtype=dtype, device=random.device)
+        router[every, inputs] = 1.0
         layers = ExpertLayers(
             router=router,
             gate=gate,
