@@ -190,7 +190,7 @@ def _routes(steps: list[Step], norm: Tensor, measure: Measure) -> Iterator[str]:
     if len(steps[0].hidden) <= norm_route.MAX_TOKENS:
         ways["two launches"] = lambda s, router: norm_route.norm_and_route(s.hidden, norm, EPS, router, TOP_K, True, 16)
     if len(steps[0].hidden) == 1:
-        tiles = choose.skinny_tiles(1, NUM_EXPERTS, is_gated=False)
+        tiles = choose.skinny_tiles(1, NUM_EXPERTS, len(norm), is_normed=True)
         assert tiles is not None
         ways["streamed"] = lambda s, router: route(
             skinny_linear(s.hidden, router, tiles, norm=norm, eps=EPS, dtype=torch.float32), TOP_K, True

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from triton_interpreter import INTERPRETS, let_scalars_be_indices
 
 pytest.importorskip("triton")
-from trivium.kernels import fused_cases, gated, rms_norm
+from trivium.kernels import fused_cases, gated, rms_norm, sample
 from trivium.kernels.attention import HeadRules
 from trivium.kernels.cases import error, normal
 from trivium.kernels.cuda import gpu_ops
@@ -21,6 +21,7 @@ from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import (
     choose,
     decode_attention,
+    draw,
     experts,
     norm_route,
     route,
@@ -214,6 +215,21 @@ def test_argmax_finds_the_lowest_of_equals_and_notices_what_is_no_number() -> No
     logits[4] = float("-inf")
     found = argmax(logits).tolist()
     assert found == [int(logits[0].argmax()), 70, NOT_FINITE, NOT_FINITE, NOT_FINITE, int(logits[5].argmax())]
+
+
+def test_the_token_that_is_drawn_is_the_one_that_the_reference_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw, "BLOCK", 256)  # so that also few tokens are several blocks
+    for case in sample.cases(fresh()):
+        logits, batch = case.arguments
+        if logits.shape[1] <= 515:  # more takes the interpreter seconds for each case
+            assert TRITON.sample(logits, batch).tolist() == sample.reference(logits, batch).tolist(), case.name
+
+
+def test_typical_p_beside_other_filters_is_left_to_the_reference() -> None:
+    logits = torch.randn(2, 50, generator=fresh())
+    columns = torch.tensor([[1.0, 0, 1, 0, 0.5, 0.3], [0.7, 9, 0.9, 0.01, 1, 0.9]], dtype=torch.float64)
+    batch = sample.SampleBatch(sample.Draws(columns, filters=True, typical=True))
+    assert TRITON.sample(logits, batch).tolist() == sample.reference(logits, batch).tolist()
 
 
 def test_argmax_of_bfloat16_is_that_of_the_same_numbers_in_float32() -> None:

@@ -19,19 +19,22 @@ from trivium.types.request import Request, Sampling, Stopping
 SHORT, MIDDLE, LONG = 40, 500, 1200  # tokens; products of experts are cut in another way for each
 MANY = 64  # rows
 NEW_TOKENS = 3
+GREEDY = Sampling(seed=0, temperature=0.0)
+FILTERED = Sampling(seed=0, temperature=1.0, top_p=0.9)
+BIASED = Sampling(seed=0, temperature=1.0, logit_bias=((0, 1.0),))  # from other logits than the model's own, unfiltered
 
 
 def warm_up(config: EngineConfig, runner: Runner, vocab_size: int) -> None:
     scheduler = _scheduler_aside(config)
     full = _full_chunk(scheduler)
-    for prompts, later in (
-        ([SHORT], SHORT),  # attention of a row with so few keys is not split
-        ([SHORT], MIDDLE),
-        ([SHORT] * min(MANY, scheduler.limits.max_rows - 1), LONG),
-        ([full + MIDDLE], None),
-        ([full // 2 + 3], None),  # libraries have other kernels for lengths that are no multiple of theirs
+    for prompts, later, sampling in (
+        ([SHORT], SHORT, FILTERED),  # attention of a row with so few keys is not split
+        ([SHORT], MIDDLE, BIASED),
+        ([SHORT] * min(MANY, scheduler.limits.max_rows - 1), LONG, GREEDY),
+        ([full + MIDDLE], None, GREEDY),
+        ([full // 2 + 3], None, GREEDY),  # libraries have other kernels for lengths that are no multiple of theirs
     ):
-        _serve(scheduler, runner, prompts, later, vocab_size)
+        _serve(scheduler, runner, prompts, later, vocab_size, sampling)
 
 
 def prompts_of_all_lengths(config: EngineConfig, runner: Runner, vocab_size: int) -> None:
@@ -52,20 +55,27 @@ def _full_chunk(scheduler: Scheduler) -> int:
     return scheduler.limits.max_chunk_tokens or scheduler.limits.max_batch_tokens
 
 
-def _serve(scheduler: Scheduler, runner: Runner, prompts: Sequence[int], later: int | None, vocab_size: int) -> None:
+def _serve(
+    scheduler: Scheduler,
+    runner: Runner,
+    prompts: Sequence[int],
+    later: int | None,
+    vocab_size: int,
+    sampling: Sampling = GREEDY,
+) -> None:
     """Prompts of these lengths, and one that comes when they decode."""
     for index, length in enumerate(prompts):
-        scheduler.add(_request(str(index), length, scheduler.longest, vocab_size))
+        scheduler.add(_request(str(index), length, scheduler.longest, vocab_size, sampling))
     num_steps = 0
     while (step := scheduler.plan(now=0.0)) is not None:
         scheduler.commit(runner.result(runner.launch(step)), now=0.0)
         num_steps += 1
         if num_steps == 1 and later is not None and scheduler.limits.max_rows > 1:
-            scheduler.add(_request("later", later, scheduler.longest, vocab_size))
+            scheduler.add(_request("later", later, scheduler.longest, vocab_size, sampling))
 
 
-def _request(name: str, length: int, longest: int, vocab_size: int) -> Request:
+def _request(name: str, length: int, longest: int, vocab_size: int, sampling: Sampling) -> Request:
     """`longest`: tokens that a sequence may have."""
     num_new = min(NEW_TOKENS, longest - 1)
     prompt = tuple(place % vocab_size for place in range(min(length, longest - num_new)))
-    return Request(name, prompt, Sampling(seed=0, temperature=0.0), Stopping(max_tokens=num_new), arrival=0.0)
+    return Request(name, prompt, sampling, Stopping(max_tokens=num_new), arrival=0.0)

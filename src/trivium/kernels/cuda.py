@@ -22,7 +22,6 @@ from trivium.kernels import (
     linear,
     logprobs,
     rotary,
-    sample,
     text_attention,
     write_kv,
 )
@@ -32,10 +31,9 @@ from trivium.kernels.gated import Activation
 from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
-from trivium.kernels.sample import SampleBatch
 from trivium.kernels.triton import choose, norm_route
-from trivium.kernels.triton.argmax import argmax
 from trivium.kernels.triton.decode_attention import decode_attention
+from trivium.kernels.triton.draw import sampled
 from trivium.kernels.triton.experts import grouped_experts, stream_down, stream_experts
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.heads import turn_and_store
@@ -49,7 +47,7 @@ from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 from trivium.types.compile_target import CompileTarget
 
 # Whether kernels begin before those ahead of them have ended, where a card can do that (triton/early_launch.py).
-STARTS_EARLY = False
+STARTS_EARLY = True
 # A row without earlier keys is attended to by the library from so many tokens on, if they are a multiple of its step: it is
 # a tenth faster than our kernel, but takes 40 ms to plan for each length that is new to it (seen with cuDNN on an H200).
 LIBRARY_ATTENTION_TOKENS = 2048
@@ -95,7 +93,7 @@ def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops
         paged_attention=kernels.paged_attention,
         route=route_op.reference,
         experts=kernels.experts,
-        sample=kernels.sample,
+        sample=sampled,
         logprobs=logprobs.reference,
         layer_norm=layer_norm.reference,
         activate=activate.reference,
@@ -128,7 +126,7 @@ class CudaKernels:
         if not isinstance(weight, Tensor):
             self.fallbacks["linear: quantized weight"] += 1
             return linear.reference(x, weight, bias)
-        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), *weight.shape)
         return F.linear(x, weight, bias) if tiles is None else self._skinny_linear(x, weight, tiles, bias=bias)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
@@ -163,16 +161,13 @@ class CudaKernels:
         self.fallbacks["experts: weights that are not joined"] += 1
         return experts.reference(x, ids, shares, gate, up, down, activation)
 
-    def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
-        return argmax(logits) if batch == SampleBatch() else sample.reference(logits, batch)
-
     # --- several in one
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         if layers.joined is None:
             normed = rms_norm(x, norm, eps)
             return tuple(self.linear(normed, *layer) for layer in zip(layers.weights, layers.biases, strict=True))
-        tiles = choose.skinny_tiles(len(x), layers.joined.shape[0], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), *layers.joined.shape, is_normed=True)
         if tiles is not None:
             y = self._skinny_linear(x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps)
         else:
@@ -182,7 +177,7 @@ class CudaKernels:
     def linear_add(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
         if not isinstance(weight, Tensor):
             return residual + self.linear(x, weight, bias)
-        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), *weight.shape)
         if tiles is not None:
             return self._skinny_linear(x, weight, tiles, bias=bias, residual=residual)
         residual.addmm_(x, weight.T)
@@ -190,7 +185,8 @@ class CudaKernels:
 
     def norm_gated(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers, activation: Activation) -> Tensor:
         if layers.joined is not None:
-            tiles = choose.skinny_tiles(len(x), layers.joined.shape[0] // 2, is_gated=True)
+            num_out, num_in = layers.joined.shape
+            tiles = choose.skinny_tiles(len(x), num_out // 2, num_in, is_gated=True, is_normed=True)
             if tiles is not None:
                 return self._skinny_linear(
                     x, layers.joined, tiles, bias=layers.joined_bias, norm=norm, eps=eps, activation=activation
@@ -254,7 +250,7 @@ class CudaKernels:
         if not isinstance(weight, Tensor) or out is None:
             logits = self.linear(x, weight, None)
             return logits if out is None else out.copy_(logits)
-        tiles = choose.skinny_tiles(len(x), weight.shape[0], is_gated=False)
+        tiles = choose.skinny_tiles(len(x), *weight.shape)
         return torch.mm(x, weight.T, out=out) if tiles is None else self._skinny_linear(x, weight, tiles, out=out)
 
     # --- parts of them
@@ -326,7 +322,7 @@ class CudaKernels:
 
     def _route_few(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Routed:
         assert isinstance(layers.router, Tensor)
-        tiles = choose.skinny_tiles(len(hidden), len(layers.router), is_gated=False)
+        tiles = choose.skinny_tiles(len(hidden), *layers.router.shape, is_normed=True)
         if len(hidden) != 1 or tiles is None:
             return self._norm_and_route(hidden, norm, eps, layers, rows=16)[1]
         logits = self._skinny_linear(hidden, layers.router, tiles, norm=norm, eps=eps, dtype=torch.float32)

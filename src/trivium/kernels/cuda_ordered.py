@@ -20,7 +20,6 @@ from trivium.kernels import (
     layer_norm,
     logprobs,
     rotary,
-    sample,
     text_attention,
     write_kv,
 )
@@ -32,9 +31,8 @@ from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.linear import EXPANDED_ELEMENTS
 from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, ExpertLayers, Ops, Provider
-from trivium.kernels.sample import SampleBatch
 from trivium.kernels.triton import choose
-from trivium.kernels.triton.argmax import argmax
+from trivium.kernels.triton.draw import sampled
 from trivium.kernels.triton.experts import grouped_experts
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.heads import turn_and_store
@@ -68,7 +66,7 @@ def ordered_gpu_ops(reason: str) -> Ops:
         paged_attention=kernels.paged_attention,
         route=route_op.reference,
         experts=kernels.experts,
-        sample=kernels.sample,
+        sample=sampled,
         logprobs=ordered_logprobs,
         layer_norm=layer_norm.reference,
         activate=activate.reference,
@@ -136,9 +134,6 @@ class OrderedKernels:
     ) -> Tensor:
         self.fallbacks["experts: weights that are not joined"] += 1
         return experts.reference(x, ids, shares, gate, up, down, activation, product=self.linear)
-
-    def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
-        return argmax(logits) if batch == SampleBatch() else sample.reference(logits, batch)
 
     # --- several in one
 

@@ -128,7 +128,9 @@ def changed_logits(logits: Tensor, batch: SampleBatch) -> Tensor:
         _penalize(logits, batch.penalties)
     if batch.biases is not None:
         biases = batch.biases
-        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(biases.starts.diff())
+        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(
+            biases.starts.diff(), output_size=len(biases.tokens)
+        )
         logits.view(-1).index_add_(0, rows * logits.shape[1] + biases.tokens, biases.values)
     if batch.masks is not None:
         bit = torch.arange(32, dtype=torch.int32, device=logits.device)

@@ -38,15 +38,27 @@ def _row_argmax(best, places, tokens, SIZE: tl.constexpr, NUM_CHUNKS: tl.constex
 
 def argmax(logits: Tensor) -> Tensor:
     """logits [M, V] -> int64 [M]; NOT_FINITE (kernels/sample.py) where a row has a nan, or a maximum that is infinite."""
+    return argmax_of_chunks(*chunk_maxima(logits), logits.shape[1])
+
+
+def chunk_maxima(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each CHUNK of a row its largest logit, float32 [M, chunks], infinite where one is no number; and where it stands."""
     num_rows, size = logits.shape
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    if not num_rows:
-        return tokens
     chunks = triton.cdiv(size, CHUNK)
     best = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
     places = torch.empty((num_rows, chunks), dtype=torch.int32, device=logits.device)
-    _chunk_argmax[(num_rows, chunks)](logits, logits.stride(0), best, places, SIZE=size, NUM_CHUNKS=chunks, BLOCK=CHUNK)
-    _row_argmax[(num_rows,)](
-        best, places, tokens, SIZE=size, NUM_CHUNKS=chunks, BLOCK=triton.next_power_of_2(chunks), num_warps=1
-    )
+    if num_rows:
+        _chunk_argmax[(num_rows, chunks)](
+            logits, logits.stride(0), best, places, SIZE=size, NUM_CHUNKS=chunks, BLOCK=CHUNK
+        )
+    return best, places
+
+
+def argmax_of_chunks(best: Tensor, places: Tensor, size: int) -> Tensor:
+    num_rows, chunks = best.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=best.device)
+    if num_rows:
+        _row_argmax[(num_rows,)](
+            best, places, tokens, SIZE=size, NUM_CHUNKS=chunks, BLOCK=triton.next_power_of_2(chunks), num_warps=1
+        )
     return tokens

@@ -10,20 +10,30 @@ from trivium.kernels.triton.prompt_attention import PromptTiles
 from trivium.kernels.triton.skinny_linear import SkinnyTiles
 from trivium.kernels.triton.sorted_experts import SortedTiles
 
-FEW_ROWS = 1  # whose layers only stream their weights
+FEW_ROWS = 16  # which a tile of the tensor cores has anyway
 MAX_SPLITS = 32
 MOST_SPLIT_HEADS = 2  # heads of rows for each processor; of more, their number alone keeps all busy
 STREAMED_EXPERT_TOKENS = 2  # up to this many tokens each pair streams its expert's weights by itself
 
 
-def skinny_tiles(num_rows: int, num_out: int, is_gated: bool) -> SkinnyTiles | None:
-    """None: the library's product is the better one, which it is where many rows share the weights."""
-    if num_rows > FEW_ROWS or (num_rows > 1 and num_out > 65536):
+def skinny_tiles(
+    num_rows: int, num_out: int, num_in: int, *, is_gated: bool = False, is_normed: bool = False
+) -> SkinnyTiles | None:
+    """None: the library's product is the better one, which it is where several rows share the weights, with exceptions.
+
+    `num_out`: of results; `is_normed`: the layer norms its inputs itself, which takes rows of several too long.
+    """
+    if num_rows > FEW_ROWS or (num_rows > 1 and (is_normed or is_gated)):
         return None
     if num_rows > 1:
-        return SkinnyTiles(outputs=16 if is_gated or num_out < 4096 else 32, inputs=128, warps=4, stages=6)
-    outputs = 4 if num_out * (2 if is_gated else 1) < 8192 else 8
-    return SkinnyTiles(outputs=outputs // 2 if is_gated else outputs, inputs=1024, warps=4, stages=2)
+        if num_out > 65536:
+            return SkinnyTiles(32, 256, 4, 4, fetches_early=False)
+        return SkinnyTiles(16, 256, 4, 5) if num_out * num_in <= 1 << 21 else None
+    if is_gated:
+        return SkinnyTiles(2, 2048, 8, 1, fetches_early=False) if num_in >= 3072 else SkinnyTiles(4, 512, 4, 3)
+    if num_in > 8192:
+        return SkinnyTiles(8, 1024, 4, 2)
+    return SkinnyTiles(4, 2048, 8, 1) if num_in >= 3072 else SkinnyTiles(4, 1024, 4, 2)
 
 
 def decode_tiles(num_rows: int, num_kv_heads: int, head_dim: int, most_keys: int, num_processors: int) -> DecodeTiles:

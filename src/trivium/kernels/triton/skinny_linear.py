@@ -24,6 +24,7 @@ class SkinnyTiles:
     inputs: int  # of one turn of its loop
     warps: int
     stages: int
+    fetches_early: bool = True  # the first weights before the inputs are there, where the kernel starts early
 
 
 @triton.jit
@@ -40,6 +41,7 @@ def _single_row(
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    FETCHES: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
@@ -51,7 +53,9 @@ def _single_row(
         up_sums = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     squares = tl.zeros((BLOCK_K,), tl.float32)
     begin = 0
-    if EARLY:  # the first weights are on their way while x is still being computed
+    if not FETCHES:
+        inputs_are_there(EARLY)
+    else:  # the first weights are on their way while x is still being computed
         begin = BLOCK_K
         first = _elements(rows, lane[None, :], NUM_IN, BLOCK_K)
         if ACTIVATION != "":
@@ -100,6 +104,7 @@ def _few_rows(
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    FETCHES: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
@@ -113,7 +118,7 @@ def _few_rows(
     squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     present = (m < num_rows)[:, None]
     x_rows = x + m.to(tl.int64)[:, None] * x_stride
-    if EARLY:
+    if FETCHES:
         fetch_to_cache(rows, NUM_IN)
         if ACTIVATION != "":
             fetch_to_cache(up_rows, NUM_IN)
@@ -188,6 +193,7 @@ def skinny_linear(
         "BLOCK_N": tiles.outputs,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
+        "FETCHES": starts_early and tiles.fetches_early,
     } | launch_options(starts_early)
     if num_rows == 1:
         block_k = min(tiles.inputs, triton.next_power_of_2(num_in))
