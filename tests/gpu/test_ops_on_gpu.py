@@ -94,3 +94,16 @@ def test_a_row_of_a_product_has_the_same_bits_among_any_number_of_rows(
         together = ops.linear(x, weight, None)
         for first, last in [(0, 1), (999, 1000), (5, 7), (63, 66), (100, 228), (3, 300)]:
             assert torch.equal(ops.linear(x[first:last], weight, None), together[first:last])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_comes_from_its_experts_with_the_same_bits_in_any_batch(
+    dtype: torch.dtype, random: torch.Generator
+) -> None:
+    ops = ordered_gpu_ops("under test")
+    case = list(fused_cases.expert_cases(random, dtype, is_large=False))[-1]
+    hidden, norm, eps, layers = case.arguments
+    with torch.inference_mode():
+        together = ops.norm_experts_add(hidden, norm, eps, layers)
+        for first, last in [(0, 1), (len(hidden) - 1, len(hidden)), (5, 8), (3, 40)]:
+            assert torch.equal(ops.norm_experts_add(hidden[first:last], norm, eps, layers), together[first:last])
