@@ -93,15 +93,6 @@ DOWN = {
         (128, 64, 8, 3, 16, 0, False), (256, 64, 8, 4, 16, 1, False), (128, 64, 8, 3, 64, 0, False),
     ],
 }  # fmt: skip
-# The same without `swaps`: some warps only fetch.
-SPECIALIZED_UP = {
-    64: [(128, 64, 4, 4, 8, 1), (64, 64, 4, 5, 8, 1)],
-    128: [(128, 64, 4, 4, 16, 1), (128, 64, 4, 3, 16, 1), (128, 64, 4, 4, 64, 1), (64, 64, 4, 5, 16, 1)],
-}
-SPECIALIZED_DOWN = {
-    64: [(128, 64, 4, 5, 8, 1), (128, 64, 4, 4, 8, 1)],
-    128: [(256, 64, 4, 4, 16, 1), (256, 64, 4, 3, 16, 1), (128, 64, 4, 4, 16, 1), (256, 64, 4, 4, 64, 1)],
-}
 
 
 @dataclass(frozen=True)
@@ -114,18 +105,16 @@ class Step:
     logits: Tensor  # not the router's: float32, so that no two are equal
 
 
-def micro(measure: Measure, tokens: tuple[int, ...], is_specialized: bool, launches: bool) -> Iterator[str]:
+def micro(measure: Measure, tokens: tuple[int, ...], launches: bool) -> Iterator[str]:
     """`launches`: False where `measure` only compiles, so that there are no results to check."""
     norm = torch.rand(HIDDEN, device=DEVICE) + 0.5
     weights = [_random_layers() for _ in range(LAYERS)]
     for num_tokens in tokens:
         steps = [_random_step(layers, norm, num_tokens) for layers in weights]
-        yield from _of_tokens(num_tokens, steps, norm, measure, is_specialized, launches)
+        yield from _of_tokens(num_tokens, steps, norm, measure, launches)
 
 
-def _of_tokens(
-    num_tokens: int, steps: list[Step], norm: Tensor, measure: Measure, is_specialized: bool, launches: bool
-) -> Iterator[str]:
+def _of_tokens(num_tokens: int, steps: list[Step], norm: Tensor, measure: Measure, launches: bool) -> Iterator[str]:
     used = [int(route(step.logits, TOP_K, True).experts.unique().numel()) for step in steps]
     moved = sum(used) / len(used) * EXPERT_BYTES
     computed = 2 * num_tokens * TOP_K * 3 * WIDE * HIDDEN
@@ -139,18 +128,11 @@ def _of_tokens(
     yield f"=== {num_tokens} tokens, {used[0]} experts used; floor {moved / 4.25e12 * 1e6:.1f} us to read them"
     now = measure([lambda s=s: ops.norm_experts_add(s.hidden, norm, EPS, s.layers) for s in steps])
     yield f"chosen now, with norm and router: {rate(now)}"
-    if not is_specialized:
-        yield from _others(num_tokens, steps, norm, measure, rate, check)
-    if not is_specialized:
-        yield from _routes(steps, norm, measure)
+    yield from _others(num_tokens, steps, norm, measure, rate, check)
+    yield from _routes(steps, norm, measure)
     for rows in tile_rows(num_tokens):
-        if is_specialized and rows not in SPECIALIZED_UP:
-            continue
         routed = [route_to_tiles(step.logits, TOP_K, True, rows) for step in steps]
-        ups, downs = (
-            [_cut(rows, parts, is_specialized) for parts in table[rows]]
-            for table in ((SPECIALIZED_UP, SPECIALIZED_DOWN) if is_specialized else (UP, DOWN))
-        )
+        ups, downs = ([_cut(rows, parts) for parts in table[rows]] for table in (UP, DOWN))
         found_up, found_down = [], []
         for cut in ups:
             calls: Calls = [partial(_up, step, tiles, cut) for step, (_, tiles) in zip(steps, routed, strict=True)]
@@ -378,14 +360,13 @@ def _try(
         yield f"  {name} {_label(cut)} does not run: {type(error).__name__} {str(error)[:150]}"
 
 
-def _cut(rows: int, parts: tuple[int, ...], is_specialized: bool) -> SortedTiles:
-    outputs, inputs, warps, stages, group, programs, *swaps = parts
-    tiles = SortedTiles(rows, outputs, inputs, warps, stages, group, programs, swaps=bool(swaps and swaps[0]))
-    return replace(tiles, specializes=is_specialized)
+def _cut(rows: int, parts: tuple[int, ...]) -> SortedTiles:
+    *sizes, swaps = parts
+    return SortedTiles(rows, *sizes, swaps=bool(swaps))
 
 
 def _label(tiles: SortedTiles) -> str:
-    marks = "T" * tiles.swaps + "S" * tiles.specializes
+    marks = "T" * tiles.swaps
     return f"{tiles.outputs}x{tiles.inputs}w{tiles.warps}s{tiles.stages}g{tiles.group}p{tiles.programs}{marks}"
 
 

@@ -157,7 +157,6 @@ def micro(parts: str = "") -> None:
         micro_prefill_attention,
         micro_few_experts,
         micro_many_experts,
-        micro_specialized_experts,
         micro_small,
     )
     for part in every:
@@ -352,15 +351,11 @@ def micro_prefill_attention() -> Iterator[Timed]:
 
 
 def micro_few_experts() -> Iterator[str]:
-    yield from gpu_experts.micro(_measured, gpu_experts.FEW_TOKENS, is_specialized=False, launches=launches)
+    yield from gpu_experts.micro(_measured, gpu_experts.FEW_TOKENS, launches)
 
 
 def micro_many_experts() -> Iterator[str]:
-    yield from gpu_experts.micro(_measured, gpu_experts.MANY_TOKENS, is_specialized=False, launches=launches)
-
-
-def micro_specialized_experts() -> Iterator[str]:
-    yield from gpu_experts.micro(_measured, gpu_experts.MANY_TOKENS[2:], is_specialized=True, launches=launches)
+    yield from gpu_experts.micro(_measured, gpu_experts.MANY_TOKENS, launches)
 
 
 def _measured(calls: list[Callable[[], object]]) -> float:

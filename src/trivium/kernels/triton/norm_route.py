@@ -153,7 +153,7 @@ def norm_and_route(
         NUM_IN=num_in, NUM_EXPERTS=num_experts, TOP_K=top_k, NORMALIZE=normalize, NUM_PARTS=num_parts,
         BLOCK_IN=triton.next_power_of_2(num_in), BLOCK_M=rows, BLOCK_T=triton.next_power_of_2(num_tokens),
         BLOCK_E=triton.next_power_of_2(num_experts), BLOCK_K=triton.next_power_of_2(top_k),
-        BLOCK_TILES=triton.next_power_of_2(len(tiles.expert_of_tile)), num_warps=4 if num_tokens <= 8 else 8,
+        BLOCK_TILES=triton.next_power_of_2(len(tiles.expert_of_tile)), num_warps=max(4, triton.next_power_of_2(num_tokens)),
         **early,
     )  # fmt: skip
     return normed, routed, tiles

@@ -34,13 +34,15 @@ def likeliest(probability, TOP_K: tl.constexpr, NORMALIZE: tl.constexpr, BLOCK_K
     experts = tl.zeros((BLOCK_T, BLOCK_K), tl.int32)
     shares = tl.zeros((BLOCK_T, BLOCK_K), tl.float32)
     choice_of = tl.full((BLOCK_T, BLOCK_E), TOP_K, tl.int32)
-    left = probability
+    # One number for both: the bits of a positive float are in its order, and of two equals the lower expert comes first.
+    key = (probability.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (BLOCK_E - 1 - e)
     for j in tl.static_range(TOP_K):
-        best = tl.argmax(left, axis=1, keep_dims=True)
-        experts = tl.where(choice == j, best, experts)
-        shares = tl.where(choice == j, tl.max(left, axis=1, keep_dims=True), shares)
-        choice_of = tl.where(e == best, j, choice_of)
-        left = tl.where(e == best, -1.0, left)
+        best = tl.max(key, axis=1, keep_dims=True)
+        expert = BLOCK_E - 1 - (best & (BLOCK_E - 1)).to(tl.int32)
+        experts = tl.where(choice == j, expert, experts)
+        shares = tl.where(choice == j, (best >> 32).to(tl.int32).to(tl.float32, bitcast=True), shares)
+        choice_of = tl.where(e == expert, j, choice_of)
+        key = tl.where(e == expert, -(1 << 62), key)
     if NORMALIZE:
         shares = shares / tl.sum(shares, axis=1, keep_dims=True)
     return experts, shares, choice_of

@@ -34,8 +34,6 @@ class SortedTiles:
     programs: int  # of one multiprocessor; 0: one for each tile
     # Few rows stand where the matrix unit takes few: outputs are its rows then.
     swaps: bool = False
-    # Some warps only fetch. Both operands must then come by descriptor: the rows are copied in their order first.
-    specializes: bool = False
 
 
 @triton.jit
@@ -52,22 +50,18 @@ def _sorted_up(
     x, gate_up, pair_of, expert_of_tile, used_tiles, middle, x_stride, num_programs,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
-    GATHERS: tl.constexpr, BY_PAIR: tl.constexpr, SWAPS: tl.constexpr, FLATTENS: tl.constexpr,
-    SPECIALIZES: tl.constexpr, EARLY: tl.constexpr,
+    BY_PAIR: tl.constexpr, SWAPS: tl.constexpr, FLATTENS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     inputs_are_there(EARLY)
     NUM_N: tl.constexpr = (NUM_OUT + BLOCK_N - 1) // BLOCK_N
     num_tiles = tl.load(used_tiles)
-    for item in tl.range(
-        tl.program_id(0), num_tiles * NUM_N, num_programs, flatten=FLATTENS, warp_specialize=SPECIALIZES
-    ):
+    for item in tl.range(tl.program_id(0), num_tiles * NUM_N, num_programs, flatten=FLATTENS):
         tile, column = _place_of(item, num_tiles, NUM_N, GROUP)
         place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         row = tl.load(expert_of_tile + tile) * (2 * NUM_OUT) + column * BLOCK_N
-        if GATHERS:
-            pair = tl.load(pair_of + place)
-            present = (pair >= 0)[:, None]
-            x_rows = x + (tl.maximum(pair, 0) // TOP_K).to(tl.int64)[:, None] * x_stride
+        pair = tl.load(pair_of + place)
+        present = (pair >= 0)[:, None]
+        x_rows = x + (tl.maximum(pair, 0) // TOP_K).to(tl.int64)[:, None] * x_stride
         if SWAPS:
             gate_sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
             up_sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -75,14 +69,11 @@ def _sorted_up(
             gate_sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             up_sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in tl.range(0, NUM_IN, BLOCK_K, num_stages=STAGES):
-            if GATHERS:
-                i = (k + tl.arange(0, BLOCK_K))[None, :]
-                if NUM_IN % BLOCK_K == 0:
-                    value = tl.load(x_rows + i, mask=present, other=0.0)
-                else:
-                    value = tl.load(x_rows + i, mask=present & (i < NUM_IN), other=0.0)
+            i = (k + tl.arange(0, BLOCK_K))[None, :]
+            if NUM_IN % BLOCK_K == 0:
+                value = tl.load(x_rows + i, mask=present, other=0.0)
             else:
-                value = x.load([tile * BLOCK_M, k])
+                value = tl.load(x_rows + i, mask=present & (i < NUM_IN), other=0.0)
             gate = gate_up.load([row, k])
             up = gate_up.load([row + NUM_OUT, k])
             if SWAPS:
@@ -97,8 +88,8 @@ def _sorted_up(
         n = column * BLOCK_N + tl.arange(0, BLOCK_N)
         inside = (n < NUM_OUT)[None, :]
         if BY_PAIR:
-            place = tl.load(pair_of + place)
-            inside = inside & (place >= 0)[:, None]
+            place = pair
+            inside = inside & present
         target = middle + place.to(tl.int64)[:, None] * NUM_OUT + n[None, :]
         tl.store(target, result.to(middle.dtype.element_ty), mask=inside)
 
@@ -108,14 +99,12 @@ def _sorted_down(
     middle, down, pair_of, expert_of_tile, used_tiles, shares, results, num_programs,
     NUM_IN: tl.constexpr, NUM_OUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
-    SWAPS: tl.constexpr, FLATTENS: tl.constexpr, SPECIALIZES: tl.constexpr, EARLY: tl.constexpr,
+    SWAPS: tl.constexpr, FLATTENS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     inputs_are_there(EARLY)
     NUM_N: tl.constexpr = (NUM_OUT + BLOCK_N - 1) // BLOCK_N
     num_tiles = tl.load(used_tiles)
-    for item in tl.range(
-        tl.program_id(0), num_tiles * NUM_N, num_programs, flatten=FLATTENS, warp_specialize=SPECIALIZES
-    ):
+    for item in tl.range(tl.program_id(0), num_tiles * NUM_N, num_programs, flatten=FLATTENS):
         tile, column = _place_of(item, num_tiles, NUM_N, GROUP)
         row = tl.load(expert_of_tile + tile) * NUM_OUT + column * BLOCK_N
         if SWAPS:
@@ -137,19 +126,6 @@ def _sorted_down(
         target = results + pair.to(tl.int64)[:, None] * NUM_OUT + n[None, :]
         inside = (pair >= 0)[:, None] & (n < NUM_OUT)[None, :]
         tl.store(target, (sums * share[:, None]).to(results.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _copy_rows(
-    x, pair_of, used_tiles, sorted_x, x_stride,
-    SIZE: tl.constexpr, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64)
-    pair = tl.load(pair_of + place, mask=place < tl.load(used_tiles) * BLOCK_M, other=-1)
-    if pair >= 0:
-        i = tl.arange(0, BLOCK)
-        value = tl.load(x + (pair // TOP_K).to(tl.int64) * x_stride + i, mask=i < SIZE)
-        tl.store(sorted_x + place * SIZE + i, value, mask=i < SIZE)
 
 
 def can_be_described(*tensors: Tensor) -> bool:
@@ -202,20 +178,12 @@ def sorted_up(
     assert tiles.rows == cut.rows
     num_places = len(tiles.pair_of)
     middle = torch.empty((len(x) * top_k if by_pair else num_places, wide), dtype=x.dtype, device=x.device)
-    rows: Tensor | TensorDescriptor = x
-    if cut.specializes:
-        sorted_x = torch.empty((num_places, num_in), dtype=x.dtype, device=x.device)
-        _copy_rows[(num_places,)](
-            x, tiles.pair_of, tiles.used, sorted_x, x.stride(0),
-            SIZE=num_in, TOP_K=top_k, BLOCK_M=tiles.rows, BLOCK=triton.next_power_of_2(num_in),
-        )  # fmt: skip
-        rows = _described(sorted_x, cut.rows, cut.inputs)
     num_programs = _num_programs(cut, len(tiles.expert_of_tile), wide, num_processors)
     _sorted_up[(num_programs,)](
-        rows, _described(gate_up, cut.outputs, cut.inputs), tiles.pair_of, tiles.expert_of_tile, tiles.used, middle,
+        x, _described(gate_up, cut.outputs, cut.inputs), tiles.pair_of, tiles.expert_of_tile, tiles.used, middle,
         x.stride(0), num_programs,
-        NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, GATHERS=not cut.specializes, BY_PAIR=by_pair,
-        **_cut(cut), **launch_options(starts_early),
+        NUM_IN=num_in, NUM_OUT=wide, TOP_K=top_k, ACTIVATION=activation, BY_PAIR=by_pair, **_cut(cut),
+        **launch_options(starts_early),
     )  # fmt: skip
     return middle
 
@@ -260,7 +228,6 @@ def _cut(tiles: SortedTiles) -> dict[str, int | bool]:
         "GROUP": tiles.group,
         "STAGES": tiles.stages,
         "SWAPS": tiles.swaps,
-        "FLATTENS": bool(tiles.programs) and not tiles.specializes,
-        "SPECIALIZES": tiles.specializes,
+        "FLATTENS": bool(tiles.programs),
         "num_warps": tiles.warps,
     }
