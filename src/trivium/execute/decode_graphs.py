@@ -78,6 +78,7 @@ class DecodeGraphs:
         pinned = copies_by_itself(device)
         self._staged = [torch.zeros(room, dtype=torch.int32, pin_memory=pinned) for _ in range(INPUTS_IN_FLIGHT)]
         self._turn = 0
+        self._starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
         self._logits = torch.empty((sizes[-1], model.spec.vocab_size), dtype=model.dtype, device=device)
         self._likeliest: dict[int, Tensor] = {}  # by the number of rows that was captured
         self._replays: dict[int, Callable[[], None]] = {}
@@ -123,14 +124,14 @@ class DecodeGraphs:
         contexts = self._inputs[columns.contexts]
         tables = self._inputs[columns.tables].view(self._max_blocks, self._num_groups, size)
         slots = self._inputs[columns.slots].view(self._num_groups, size)
-        starts = torch.arange(size + 1, dtype=torch.int32, device=self._inputs.device)
         attention = [
-            AttentionBatch(starts, contexts, tables[:, group].T, slots[group], num_single=size, is_decode=True)
+            AttentionBatch(
+                self._starts[: size + 1], contexts, tables[:, group].T, slots[group], num_single=size, is_decode=True
+            )
             for group in range(self._num_groups)
         ]
-        tokens, positions, lengths = (
-            self._inputs[part] for part in (columns.tokens, columns.positions, columns.lengths)
-        )
+        tokens, lengths = self._inputs[columns.tokens], self._inputs[columns.lengths]
+        positions = self._inputs[columns.positions].long()  # once, and not for each table that they index
         hidden = model.forward(self._rows.resolve(tokens), positions, lengths, attention, self._kv)
         return model.logits(hidden, out=self._logits[:size])
 
