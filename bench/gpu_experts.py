@@ -22,9 +22,7 @@ from trivium.kernels.triton.experts import (
     grouped_experts,
     stream_down,
     stream_experts,
-    sum_choices,
 )
-from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.rms_norm import rms_norm
 from trivium.kernels.triton.route import ExpertTiles, Routed, route, route_to_tiles
 from trivium.kernels.triton.skinny_linear import skinny_linear
@@ -189,7 +187,7 @@ def _routes(steps: list[Step], norm: Tensor, measure: Measure) -> Iterator[str]:
 def _others(
     num_tokens: int, steps: list[Step], norm: Tensor, measure: Measure, rate: Callable[[float], str], check: _Check
 ) -> Iterator[str]:
-    """Each pair's own stream of weights, tiles fetched by the programs themselves, and the library's products."""
+    """Each pair's own stream of weights, and tiles fetched by the programs themselves."""
     if num_tokens <= STREAMED_TOKENS:
         for up, down in [
             ((4, 1024, 4, 2), (8, 256, 4, 3)),
@@ -222,20 +220,6 @@ def _others(
         ]
         yield f"  grouped {up} {down}, products and sum: {rate(measure(calls))}"
         yield from check.of(f"grouped {up}", calls[0])
-    if num_tokens >= 256:
-        yield from _torchs(steps, measure, rate, check)
-
-
-def _torchs(steps: list[Step], measure: Measure, rate: Callable[[float], str], check: _Check) -> Iterator[str]:
-    sorts = [_sorted_by_expert(step) for step in steps]
-    try:
-        calls: Calls = [partial(_library, step, *sort) for step, sort in zip(steps, sorts, strict=True)]
-        yield f"  torch's grouped products, with copies, gate and sum: {rate(measure(calls))}"
-        yield from check.of("torch's", calls[0])
-        calls = [partial(_library_up, step, *sort[:2]) for step, sort in zip(steps, sorts, strict=True)]
-        yield f"  torch's gate and up, with the rows' copy, alone: {measure(calls) * 1e6:.1f} us"
-    except Exception as error:
-        yield f"  torch's grouped products do not run: {type(error).__name__} {str(error)[:150]}"
 
 
 def _random_layers() -> ExpertLayers:
@@ -293,30 +277,6 @@ def _mixed(step: Step, routed: Routed, tiles: ExpertTiles, up: SortedTiles) -> T
     assert layers.gate_up is not None and isinstance(layers.down, Tensor)
     middle = sorted_up(step.x, tiles, layers.gate_up, "silu", TOP_K, up, _processors(), by_pair=True)
     return stream_down(middle, routed, layers.down, step.hidden, StreamTiles(8, 256, 4, 3))
-
-
-def _sorted_by_expert(step: Step) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs in the order of their experts, where each expert's end, and the pairs' shares in that order."""
-    routed = route(step.logits, TOP_K, True)
-    order = routed.experts.flatten().argsort(stable=True)
-    counts = (routed.experts.flatten()[:, None] == torch.arange(NUM_EXPERTS, device=DEVICE)[None, :]).sum(dim=0)
-    return order, counts.cumsum(0).to(torch.int32), routed.shares.flatten()[order]
-
-
-def _library_up(step: Step, order: Tensor, ends: Tensor) -> Tensor:
-    assert step.layers.gate_up is not None
-    return F.grouped_mm(step.x[order // TOP_K], step.layers.gate_up.transpose(1, 2), offs=ends)
-
-
-def _library(step: Step, order: Tensor, ends: Tensor, shares: Tensor) -> Tensor:
-    layers = step.layers
-    assert isinstance(layers.down, Tensor)
-    both = _library_up(step, order, ends)
-    middle = gated(both[:, :WIDE], both[:, WIDE:], "silu")
-    result = F.grouped_mm(middle, layers.down.transpose(1, 2), offs=ends) * shares[:, None].to(BF16)
-    results = torch.empty_like(result)
-    results[order] = result
-    return sum_choices(results, step.hidden, TOP_K)
 
 
 def _reference(step: Step) -> Tensor:
