@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from trivium.config.options import EngineOptions
 from trivium.engine.compile_ahead import AheadCompiler, start_ahead_compiler
+from trivium.engine.plan import plan_start
+from trivium.types.compile_target import CompileTarget
 
 pytest.importorskip("triton")
 
@@ -77,6 +80,24 @@ def test_what_workers_compile_is_found_in_the_cache_and_what_they_cannot_keeps_t
     told = run_compiling(str(HERE / "workers_probe.py"), cache=tmp_path)
     assert (told["before"], told["after"], told["hits"]) == (0, 1, [True])
     assert any(trouble.startswith("no_such_kernel: AttributeError") for trouble in told["troubles"])
+
+
+def test_the_process_hears_the_plan_and_tries_every_step_on_shapes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SPARSE))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # of the process that is started now
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    options = EngineOptions(
+        model=str(tmp_path), load_format="dummy", skip_tokenizer_init=True, device="cpu", dtype="bfloat16",
+        kv_cache_bytes=64 << 20, max_num_seqs=8, max_model_len=2048,
+    )  # fmt: skip
+    with AheadCompiler(num_workers=0) as compiler:
+        compiler.begin(plan_start(options).config, CompileTarget("cuda", 90, 32, num_processors=132))
+        compiler._process.wait()
+        told = compiler.end()
+    assert re.match(r"[1-9]\d kernels compiled or found ahead by 0 workers", told), told
+    assert "shapes alone" not in told
 
 
 def waits_for(command: str) -> AheadCompiler:

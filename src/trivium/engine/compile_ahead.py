@@ -15,10 +15,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Self
 
 import msgspec
@@ -95,7 +97,7 @@ class AheadCompiler:
         assert self._process.stdout is not None
         told = self._process.stdout.read()
         if is_late:
-            return "kernels were compiled ahead by a process that had not ended when the engine had"
+            return f"the engine was ready before all kernels were compiled ahead, and waited {self._waited():.1f} s for some"
         try:
             answer = msgspec.json.decode(told, type=AheadAnswer)
         except msgspec.DecodeError:
@@ -133,10 +135,35 @@ def start_ahead_compiler(options: EngineOptions) -> AheadCompiler | None:
     if num_workers < LEAST_CORES - OTHER_CORES or importlib.util.find_spec("triton") is None:
         return None
     try:
-        return AheadCompiler(num_workers) if visible_gpus() else None
-    except (NvmlError, OSError) as error:
+        if not visible_gpus():
+            return None
+    except NvmlError as error:
         log.debug("no kernels are compiled ahead: %s", error)
         return None
+    threading.Thread(target=_read_triton, name="read-triton", daemon=True).start()
+    return AheadCompiler(num_workers)
+
+
+def _read_triton() -> None:
+    """The cache goes by a hash of all of Triton, which this process then has when its first kernel is launched."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
+@contextmanager
+def _torch_compile_left_away() -> Iterator[None]:
+    """Torch's descriptions of ops on shapes import its compiler at their first use, to be left alone by it. That takes two
+    seconds; where it is never imported, it leaves them alone anyway."""
+    import torch
+
+    stand_in = ModuleType("torch._dynamo")
+    stand_in.disable = lambda function, *_, **__: function  # type: ignore[attr-defined]
+    sys.modules[stand_in.__name__] = torch._dynamo = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[stand_in.__name__], torch._dynamo
 
 
 def main() -> None:
@@ -150,7 +177,8 @@ def main() -> None:
     from trivium.models.registry import read_spec
 
     die_with_parent()
-    torch.cat([torch.empty(1, device="meta")] * 2)  # what tensors without numbers need is imported with the first
+    with _torch_compile_left_away():
+        torch.cat([torch.empty(1, device="meta")] * 2)  # what tensors without numbers need is imported with the first
     asked = sys.stdin.buffer.read()
     if not asked:
         return
@@ -166,11 +194,16 @@ def main() -> None:
         num_kernels += 1
         workers.send(wanted)
 
-    try:
-        with launches_noted(request.target, want):
-            dry_run(request.config, spec, gpu_ops_for(request.target, "ahead", request.config.options.deterministic))
-    except Exception as error:
-        troubles.append(f"not every step could be tried on shapes alone: {type(error).__name__}: {error}")
+    ops = gpu_ops_for(request.target, "ahead", request.config.options.deterministic)
+    with launches_noted(request.target, want):
+        try:
+            with _torch_compile_left_away():
+                dry_run(request.config, spec, ops)
+        except Exception:
+            try:
+                dry_run(request.config, spec, ops)
+            except Exception as error:
+                troubles.append(f"not every step could be tried on shapes alone: {type(error).__name__}: {error}")
     troubles += workers.end()
     answer = AheadAnswer(num_kernels, request.num_workers, time.monotonic() - began, troubles)
     sys.stdout.buffer.write(msgspec.json.encode(answer))

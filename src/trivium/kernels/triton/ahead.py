@@ -118,7 +118,8 @@ class Workers:
             os._exit(1)
 
     def send(self, wanted: Wanted) -> None:
-        self._line.send(msgspec.json.encode(wanted))
+        with suppress(BrokenPipeError):  # that all of them have died is told at the end
+            self._line.send(msgspec.json.encode(wanted))
 
     def end(self) -> list[str]:
         """When everything is compiled. Returns what went wrong on the way."""
