@@ -30,7 +30,6 @@ DEFAULT_BATCHED_TOKENS_DEDICATED = 8192  # where the memory is the engine's own,
 
 # Of a device with its own memory, for what no formula tells: loaded kernels, work spaces, recorded steps.
 DEVICE_MARGIN_BYTES = 1 << 30
-BYTES_PER_LOGIT = 16  # as the model gives it, in float32, changed by a penalty, and sorted
 
 
 class EngineConfig(Struct, frozen=True):
@@ -72,7 +71,7 @@ def resolve(
     batched_tokens = _batched_tokens(options, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts, settlement)
-    step_bytes = _step_bytes(options, facts, dtype, batched_tokens)
+    step_bytes = batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype] + facts.logit_bytes
     num_blocks = _num_blocks(options, capabilities, kv, max_model_len, step_bytes, chunk, settlement)
     easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, settlement)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, settlement)
@@ -151,13 +150,6 @@ def _wanted_length(options: EngineOptions, facts: ModelFacts, settlement: Settle
         reason = f"max_model_len {options.max_model_len} is more than the {facts.max_position} positions the model was made for"
         return settlement.instead("max_model_len", facts.max_position, reason)
     return options.max_model_len
-
-
-def _step_bytes(options: EngineOptions, facts: ModelFacts, dtype: str, batched_tokens: int) -> int:
-    return (
-        batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype]
-        + options.max_num_seqs * facts.vocab_size * BYTES_PER_LOGIT
-    )
 
 
 def _num_blocks(

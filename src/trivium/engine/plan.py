@@ -110,7 +110,8 @@ def plan_start(options: EngineOptions) -> StartPlan:
     weights = _weight_memory(ground, source, spec, packed)
     if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
-    facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
+    logit_bytes = ops.logit_bytes(options.max_num_seqs, spec.vocab_size, torch.device(capabilities.device).type)
+    facts = replace(ground.facts, own_weight_bytes=weights.own_bytes, logit_bytes=logit_bytes)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)

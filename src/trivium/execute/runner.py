@@ -26,15 +26,13 @@ from trivium.execute.shadow import KernelMismatch, Shadow, first_tokens, what_wa
 from trivium.faults import fault_point
 from trivium.grammar.messages import RowProblem
 from trivium.grammar.service import GrammarService
+from trivium.kernels.logit_memory import ROWS_TOGETHER, row_slices
 from trivium.kernels.ops import Ops
 from trivium.kernels.verify import CAPTURED, RECORDED
 from trivium.models.decoder import Decoder
 from trivium.models.kv_cache import KVCache
 from trivium.types.execution_stats import ExecutionStats
 from trivium.types.step import PromptLogprobs, RowFailure, RowWork, Step, StepResult
-
-# Rows of logits held at once for prompt logprobs: 64 rows of a 262,144-token vocabulary are 64 MiB.
-PROMPT_LOGITS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -322,10 +320,12 @@ class Runner:
                 predicted = torch.from_numpy(self._rows.tokens[item.row, item.start + 1 : stop + 1])
                 predicted = predicted.to(self._device, non_blocking=True)
                 rows = hidden[offset : offset + stop - item.start]
-                parts = []
-                for i in range(0, len(predicted), PROMPT_LOGITS_AT_ONCE):
-                    part = slice(i, i + PROMPT_LOGITS_AT_ONCE)
-                    logits, tokens = self._model.logits(rows[part]), predicted[part]
-                    parts.append(Logprobs(self._model.ops, logits, tokens, [num_top] * len(tokens), copies))
+                parts = list(self._scores(rows, predicted, num_top, copies))
                 yield RunningPromptLogprobs(item.row, item.start + 1, parts)
             offset += item.count
+
+    def _scores(self, hidden: Tensor, tokens: Tensor, num_top: int, copies: HostCopies) -> Iterator[Logprobs]:
+        """Of tokens[i] after hidden[i]. The logits of some are gone before those of the next are made."""
+        for some in row_slices(len(tokens), self._model.spec.vocab_size, self._device.type, ROWS_TOGETHER):
+            wanted = tokens[some]
+            yield Logprobs(self._model.ops, self._model.logits(hidden[some]), wanted, [num_top] * len(wanted), copies)

@@ -14,6 +14,7 @@ from trivium.execute.logprobs import Logprobs
 from trivium.execute.rows import Rows
 from trivium.execute.sampling import SamplingColumns
 from trivium.faults import fault_point
+from trivium.kernels.logit_memory import ROWS_TOGETHER, row_slices
 from trivium.kernels.ops import Ops
 from trivium.kernels.sample import ALL_BANNED, NOT_FINITE, SampleBatch
 from trivium.types.request import Sampling
@@ -27,7 +28,7 @@ class Drawn:
     row_ids: np.ndarray  # int64 [M]
     places: np.ndarray  # int64 [M]: where they stand in their rows
     tokens: Tensor  # int64 [M]: negative where the row failed
-    logprobs: Logprobs | None
+    logprobs: Sequence[Logprobs]
     rows_with_logprobs: Sequence[int]
 
 
@@ -74,7 +75,7 @@ class Sampler:
         """What was drawn, when its copies are there."""
         tokens = drawn.tokens.numpy()
         self._rows.learn(drawn.row_ids, drawn.places, tokens.clip(min=0))
-        entries = drawn.logprobs.entries() if drawn.logprobs else ()
+        entries = (entry for part in drawn.logprobs for entry in part.entries())
         logprobs = dict(zip(drawn.rows_with_logprobs, entries, strict=True))
         sampled, failures = [], []
         for row, token in zip(drawn.row_ids.tolist(), tokens.tolist(), strict=True):
@@ -101,18 +102,22 @@ class Sampler:
 
     def _logprobs(
         self, logits: Tensor, chosen: Tensor, row_ids: Sequence[int], copies: HostCopies
-    ) -> tuple[Logprobs | None, Sequence[int]]:
+    ) -> tuple[Sequence[Logprobs], Sequence[int]]:
         """Of the rows that want them, and which these are."""
         wanted = self._columns.logprobs
         places = [place for place, row in enumerate(row_ids) if row in wanted] if wanted else []
         if not places:
-            return None, ()
+            return (), ()
         fault_point("runner.logprobs")
         rows = [row_ids[place] for place in places]
         tokens = chosen.clamp(min=0)
-        if len(places) < len(row_ids):
-            logits, tokens = logits[places], tokens[places]
-        return Logprobs(self.ops, logits, tokens, [wanted[row] for row in rows], copies), rows
+        num_top = [wanted[row] for row in rows]
+        if len(places) == len(row_ids):
+            return [Logprobs(self.ops, logits, tokens, num_top, copies)], rows
+        slices = row_slices(len(places), logits.shape[1], logits.device.type, ROWS_TOGETHER)  # each of them is a copy
+        return [
+            Logprobs(self.ops, logits[places[some]], tokens[places[some]], num_top[some], copies) for some in slices
+        ], rows
 
 
 def why_host_is_needed(sampling: Sampling) -> str | None:

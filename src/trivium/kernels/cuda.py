@@ -30,6 +30,7 @@ from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
+from trivium.kernels.logit_memory import held_logits, reference_logit_bytes
 from trivium.kernels.ops import OP_NAMES, ExpertLayers, Ops, Provider
 from trivium.kernels.triton import choose, norm_route
 from trivium.kernels.triton.decode_attention import decode_attention
@@ -52,6 +53,8 @@ STARTS_EARLY = True
 # a tenth faster than our kernel, but takes 40 ms to plan for each length that is new to it (seen with cuDNN on an H200).
 LIBRARY_ATTENTION_TOKENS = 2048
 LIBRARY_ATTENTION_STEP = 1024
+# Of a logit: as a product gives it, and where a captured step leaves it.
+PRODUCT_LOGIT_BYTES = 6
 
 
 def target_here() -> CompileTarget:
@@ -109,6 +112,13 @@ def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops
         capture=GraphCapture(),
         compiles_at_first_use=True,
         joins_layers=True,
+        logit_bytes=logit_bytes,
+    )
+
+
+def logit_bytes(num_rows: int, num_tokens: int, device: str) -> int:
+    return (
+        reference_logit_bytes(num_rows, num_tokens, device) + held_logits(num_rows, num_tokens) * PRODUCT_LOGIT_BYTES
     )
 
 

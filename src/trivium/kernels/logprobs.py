@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from trivium.kernels.cases import Case, normal
+from trivium.kernels.logit_memory import row_slices
 
 TOLERANCE = 1e-6
 
@@ -18,7 +19,13 @@ def reference(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Ten
     The first column has the log probability of the row's token and its rank, 1 being the likeliest; the others have the
     likeliest tokens in order, the lower id first where two are equal.
     """
-    logits = logits.float()
+    slices = row_slices(len(logits), logits.shape[1], logits.device.type)
+    parts = [_of_some(logits[rows].float(), tokens[rows], num_top) for rows in slices]
+    scores, places = zip(*parts, strict=True)
+    return torch.cat(scores), torch.cat(places)
+
+
+def _of_some(logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
     return scored(logits, tokens, num_top, logits.double().logsumexp(dim=-1, keepdim=True))
 
 

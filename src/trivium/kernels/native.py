@@ -18,7 +18,9 @@ from trivium.kernels.activate import ElementFunction
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.large_pages import LargePages
+from trivium.kernels.logit_memory import BYTES_OF_LOGIT, REFERENCE_WORK_BYTES, held_logits
 from trivium.kernels.ops import Packing
+from trivium.kernels.result_memory import ResultMemory
 from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.platform.cpu import usable_threads
@@ -27,6 +29,7 @@ from trivium.types.errors import ConfigError
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
+SAMPLE_BYTES = 32  # of each token of the vocabulary, kept by each thread that chooses tokens (SampleScratch of ops.h)
 TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
 
@@ -63,6 +66,7 @@ class NativeKernels:
         self.num_threads = num_threads or usable_threads()[0]
         self.fallbacks: Counter[str] = Counter()
         self._memory = LargePages()
+        self._results = ResultMemory()
         try:
             self.kernels: Any = extension.Kernels(self.instruction_set, self.num_threads)
         except ValueError as error:
@@ -89,7 +93,7 @@ class NativeKernels:
         if not isinstance(weight, PackedTensor):
             self.fallbacks["linear: a weight that was not prepared"] += 1
             return linear.reference(x, weight, bias)
-        out = torch.empty((x.shape[0], weight.shape[0]), dtype=torch.float32)
+        out = self._results.empty((x.shape[0], weight.shape[0]))
         self.kernels.packed_linear(_dense_rows(x.float()), weight.data, weight.type, _float32(bias), out)
         return out.to(x.dtype)
 
@@ -208,9 +212,6 @@ class NativeKernels:
 
     def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         draws, penalties, biases, masks = batch.draws, batch.penalties, batch.biases, batch.masks
-        if draws is not None and draws.typical:
-            self.fallbacks["sample: typical_p"] += 1
-            return sample.reference(logits, batch)
         out = torch.empty(len(logits), dtype=torch.int64)
         self.kernels.sample(
             logits,
@@ -220,6 +221,10 @@ class NativeKernels:
             masks and (masks.rows, masks.bits),
             out,
         )
+        if draws is not None and draws.typical:
+            self.fallbacks["sample: typical_p"] += 1
+            for m in (draws.typical_p < 1).nonzero().flatten().tolist():
+                out[m : m + 1] = sample.reference(logits[m : m + 1], batch.of_row(m))
         return out
 
     def logprobs(self, logits: Tensor, tokens: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
@@ -227,6 +232,10 @@ class NativeKernels:
         places = torch.empty((len(logits), 1 + num_top), dtype=torch.int64)
         self.kernels.logprobs(logits, tokens.contiguous(), scores, places)
         return scores, places
+
+    def logit_bytes(self, num_rows: int, num_tokens: int, device: str) -> int:
+        work = min(self.num_threads, num_rows) * SAMPLE_BYTES + REFERENCE_WORK_BYTES  # of one row with typical_p
+        return held_logits(num_rows, num_tokens) * BYTES_OF_LOGIT + num_tokens * work
 
     def _takes(self, op: str, dtype: torch.dtype) -> bool:
         if dtype == torch.float32:

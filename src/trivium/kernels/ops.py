@@ -15,6 +15,7 @@ from trivium.kernels.attention import AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import KVLayout
 from trivium.kernels.large_pages import LargePages
+from trivium.kernels.logit_memory import reference_logit_bytes
 from trivium.kernels.sample import SampleBatch
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 from trivium.types.compile_target import CompileTarget
@@ -132,6 +133,8 @@ class Ops:
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
     # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
     invariant: frozenset[str] = frozenset()
+    # (rows, tokens of the vocabulary, torch's device type): what their logits and the choice from them take at most
+    logit_bytes: Callable[[int, int, str], int] = reference_logit_bytes
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         """x [T, in], normed, through each layer -> [T, out] of each."""

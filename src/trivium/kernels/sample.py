@@ -18,6 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from trivium.kernels.cases import Case, normal
+from trivium.kernels.logit_memory import row_slices
 
 TOLERANCE = 0.0
 
@@ -39,6 +40,9 @@ class Draws:
     columns: Tensor
     filters: bool  # whether any row has a filter
     typical: bool  # whether any row has that one
+
+    def of(self, rows: slice) -> Draws:
+        return replace(self, columns=self.columns[rows])
 
     @property
     def temperature(self) -> Tensor:
@@ -74,6 +78,10 @@ class Penalties:
     history: Tensor  # int64 [R, L]: tokens of sequences
     spans: Tensor  # int64 [P, 3]: row of `history`, tokens of the prompt, tokens in all
 
+    def of(self, places: slice) -> Penalties:
+        """Of some of the P rows."""
+        return Penalties(self.rows[places], self.amounts[places], self.history, self.spans[places])
+
 
 @dataclass(frozen=True)
 class Biases:
@@ -91,6 +99,10 @@ class Masks:
     rows: Tensor  # int64 [K], ascending: which rows of logits
     bits: Tensor  # int32 [K, ceil(V / 32)]
 
+    def of(self, places: slice) -> Masks:
+        """Of some of the K rows."""
+        return Masks(self.rows[places], self.bits[places])
+
 
 @dataclass(frozen=True)
 class SampleBatch:
@@ -105,6 +117,26 @@ class SampleBatch:
     def changes_logits(self) -> bool:
         return self.penalties is not None or self.biases is not None or self.masks is not None
 
+    def of_row(self, m: int) -> SampleBatch:
+        """Of row m alone, where the tensors are on the host."""
+        penalties, biases, masks = self.penalties, self.biases, self.masks
+        if penalties is not None:
+            penalties = penalties.of(_place_of(m, penalties.rows))
+            penalties = replace(penalties, rows=torch.zeros_like(penalties.rows))
+        if biases is not None:
+            first, last = biases.starts[m : m + 2].tolist()
+            biases = Biases(torch.tensor([0, last - first]), biases.tokens[first:last], biases.values[first:last])
+        if masks is not None:
+            masks = masks.of(_place_of(m, masks.rows))
+            masks = replace(masks, rows=torch.zeros_like(masks.rows))
+        return SampleBatch(self.draws and self.draws.of(slice(m, m + 1)), penalties, biases, masks)
+
+
+def _place_of(m: int, rows: Tensor) -> slice:
+    """Of the number m among ascending ones, or of nothing."""
+    first, last = torch.searchsorted(rows, torch.tensor([m, m + 1])).tolist()
+    return slice(first, last)
+
 
 def reference(logits: Tensor, batch: SampleBatch) -> Tensor:
     """logits [M, V] -> int64 [M]: tokens, or one of the negative numbers above. All is computed in float32."""
@@ -116,16 +148,17 @@ def reference(logits: Tensor, batch: SampleBatch) -> Tensor:
         largest = logits.amax(dim=-1)
     tokens = logits.argmax(dim=-1)
     if batch.draws is not None:
-        weights = kept_weights(logits, batch.draws)
-        tokens = torch.where(batch.draws.temperature > 0, _draw(weights, batch.draws.uniform), tokens)
+        tokens = torch.where(batch.draws.temperature > 0, _drawn(logits, batch.draws), tokens)
     tokens = torch.where(torch.isfinite(largest), tokens, ALL_BANNED)
     return torch.where(is_sound, tokens, NOT_FINITE)
 
 
 def changed_logits(logits: Tensor, batch: SampleBatch) -> Tensor:
+    """A copy. No row is asked for before all of it is: what is known on a device only is not waited for here."""
     logits = logits.clone()
     if batch.penalties is not None:
-        _penalize(logits, batch.penalties)
+        for places in row_slices(len(batch.penalties.rows), logits.shape[1], logits.device.type):
+            _penalize(logits, batch.penalties.of(places))
     if batch.biases is not None:
         biases = batch.biases
         rows = torch.arange(len(logits), device=logits.device).repeat_interleave(
@@ -133,9 +166,8 @@ def changed_logits(logits: Tensor, batch: SampleBatch) -> Tensor:
         )
         logits.view(-1).index_add_(0, rows * logits.shape[1] + biases.tokens, biases.values)
     if batch.masks is not None:
-        bit = torch.arange(32, dtype=torch.int32, device=logits.device)
-        allowed = (batch.masks.bits.unsqueeze(-1) >> bit & 1).bool().flatten(1)[:, : logits.shape[1]]
-        logits[batch.masks.rows] = logits[batch.masks.rows].masked_fill(~allowed, float("-inf"))
+        for places in row_slices(len(batch.masks.rows), logits.shape[1], logits.device.type):
+            _mask(logits, batch.masks.of(places))
     return logits
 
 
@@ -155,6 +187,18 @@ def kept_weights(logits: Tensor, draws: Draws) -> Tensor:
         rows = [_typical(row, mass) for row, mass in zip(weights, draws.typical_p, strict=True)]
         weights = torch.where((draws.typical_p < 1).unsqueeze(1), torch.stack(rows), weights)
     return weights
+
+
+def _drawn(logits: Tensor, draws: Draws) -> Tensor:
+    """int64 [M], some rows after the others."""
+    slices = row_slices(len(logits), logits.shape[1], logits.device.type)
+    return torch.cat([_draw(kept_weights(logits[rows], draws.of(rows)), draws.uniform[rows]) for rows in slices])
+
+
+def _mask(logits: Tensor, masks: Masks) -> None:
+    bit = torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = (masks.bits.unsqueeze(-1) >> bit & 1).bool().flatten(1)[:, : logits.shape[1]]
+    logits[masks.rows] = logits[masks.rows].masked_fill(~allowed, float("-inf"))
 
 
 def _penalize(logits: Tensor, penalties: Penalties) -> None:

@@ -120,6 +120,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         providers=dict.fromkeys(OP_NAMES, provider),
         fallbacks=native.fallbacks,
         invariant=frozenset(OP_NAMES),
+        logit_bytes=native.logit_bytes,
     )
 
 

@@ -83,6 +83,7 @@ def without(ops: Ops, problems: dict[str, str]) -> Ops:
         changes |= {op: getattr(reference, op) for op in wrong}
         changes |= {"fused": None, "record": None, "joins_layers": False}
         changes["invariant"] = ops.invariant - frozenset(wrong)
+        changes["logit_bytes"] = reference.logit_bytes  # the larger bound
         changes["providers"] = ops.providers | {op: Provider("reference", problems[op]) for op in wrong}
     if "linear" in problems:
         changes |= {"prepare": reference.prepare, "packing": None, "takes_stored_floats": False}

@@ -102,5 +102,5 @@ class Decoder:
         if self.spec.final_softcap is None:
             return self.ops.logits(hidden, self.lm_head, out)
         logits = self.ops.logits(hidden, self.lm_head).float()
-        logits = torch.tanh(logits / self.spec.final_softcap) * self.spec.final_softcap
+        logits.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
         return logits.to(hidden.dtype) if out is None else out.copy_(logits)  # rounded alike, in a captured step or not

@@ -88,9 +88,13 @@ def _prepared(
     prepared = ops.prepare(laid())
     if isinstance(prepared, PackedTensor):
         packed.put(weight.name, prepared)
-        for part in weight.parts:
-            checkpoint.release(part)
+        _release(weight, checkpoint)
     return prepared
+
+
+def _release(weight: FoundWeight, checkpoint: Checkpoint) -> None:
+    for part in weight.parts:
+        checkpoint.release(part)
 
 
 def _join_layers(weights: dict[str, LinearWeight], spec: ModelSpec) -> None:
@@ -147,10 +151,12 @@ def _made_up(
         kept = len(shape) > 1 and ops.takes_stored_floats
         return fill(torch.empty(shape, dtype=stored_dtype if kept else dtype, device=device))
 
-    made: dict[str, Weight] = {name: make(name, shape) for name, shape in weight_shapes(spec).items()}
-    if spec.tied_embeddings:
-        made[OUTPUT_HEAD] = made[EMBEDDING]
-    weights = {name: weight if name == EMBEDDING else ops.prepare(weight) for name, weight in made.items()}
+    weights: dict[str, LinearWeight] = {}
+    for name, shape in weight_shapes(spec).items():
+        made = make(name, shape)
+        weights[name] = made if name == EMBEDDING else ops.prepare(made)
+        if name == EMBEDDING and spec.tied_embeddings:
+            weights[OUTPUT_HEAD] = ops.prepare(made)
     if ops.joins_layers:
         _join_layers(weights, spec)
     return Decoder(spec, weights, ops, dtype, device, max_position)
@@ -164,12 +170,25 @@ def _laid(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Weight:
-    """As the decoder uses it: norms in float32 with their offset added; float matrices as stored where the ops take them
-    so; other float weights in `dtype`."""
+    """As the decoder uses it. The file's pages of what was copied need not stay in memory."""
     weight = found.read(checkpoint, spec)
     if isinstance(weight, QuantizedTensor):
-        return QuantizedTensor(weight.type, weight.data.to(device), weight.shape)
-    if found.name.endswith(NORM_SUFFIX):
+        data = weight.data.to(device)
+        is_copied = data is not weight.data
+        laid: Weight = QuantizedTensor(weight.type, data, weight.shape)
+    else:
+        laid = _laid_floats(weight, found.name, spec, ops, dtype, device)
+        is_copied = laid is not weight
+    if found.is_copied or is_copied:
+        _release(found, checkpoint)
+    return laid
+
+
+def _laid_floats(
+    weight: Tensor, name: str, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: torch.device | str
+) -> Tensor:
+    """Norms in float32 with their offset added; matrices as stored where the ops take them so; others in `dtype`."""
+    if name.endswith(NORM_SUFFIX):
         norm = weight.to(device=device, dtype=torch.float32)
         return norm + spec.norm.offset if spec.norm.offset else norm
     if weight.ndim > 1 and ops.takes_stored_floats:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trivium.formats.huggingface import HFDirectory
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight, PackedTensor, Weight
+from trivium.kernels.weights import LinearWeight, PackedTensor
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint, StoredTensor
 from trivium.models.encoder import Encoder, encoder_weight_shapes
 from trivium.models.encoder_family import EncoderFamily
@@ -70,15 +70,15 @@ class FoundWeight:
         self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device | str, packed: PackedWeights
     ) -> LinearWeight:
         """As the kernels like it: mapped if it was packed before."""
-        if not self.is_linear:
-            return self._read(checkpoint).to(device=device, dtype=dtype)
-        if kept := packed.get(self.name, checkpoint.tensors[self.parts[0]].type, self.shape):
+        if self.is_linear and (kept := packed.get(self.name, checkpoint.tensors[self.parts[0]].type, self.shape)):
             return kept
-        matrix = self._read(checkpoint).to(device)
-        laid: Weight = matrix if ops.takes_stored_floats else matrix.to(dtype)
-        prepared = ops.prepare(laid)
+        stored = self._read(checkpoint)
+        is_kept_as_stored = self.is_linear and ops.takes_stored_floats
+        laid = stored.to(device=device, dtype=stored.dtype if is_kept_as_stored else dtype)
+        prepared = ops.prepare(laid) if self.is_linear else laid
         if isinstance(prepared, PackedTensor):
             packed.put(self.name, prepared)
+        if prepared is not stored or len(self.parts) > 1:  # the file's pages need not stay in memory
             for part in self.parts:
                 checkpoint.release(part)
         return prepared

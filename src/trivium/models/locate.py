@@ -50,6 +50,11 @@ class FoundWeight:
             return (*self.shape[:-2], 2 * self.shape[-2], self.shape[-1])
         return self.shape[1:] if "{e}" in self.place.name else self.shape
 
+    @property
+    def is_copied(self) -> bool:
+        """What is stacked, taken apart or put in another order is not used where it is mapped."""
+        return len(self.parts) > 1 or self.place.half is not None or self.place.interleaved_heads
+
     def type(self, checkpoint: Checkpoint) -> str:
         return checkpoint.tensors[self.parts[0]].type
 

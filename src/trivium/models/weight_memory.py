@@ -92,9 +92,7 @@ def _laid(
     weight: FoundWeight, checkpoint: Checkpoint, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str
 ) -> _Laid:
     stored = weight.type(checkpoint)
-    # What is stacked, taken apart or put in another order is copied; what is on another device is, too.
-    is_moved = len(weight.parts) > 1 or weight.place.half is not None or weight.place.interleaved_heads
-    is_mapped = device == "cpu" and not is_moved
+    is_mapped = device == "cpu" and not weight.is_copied
     if stored not in FLOAT_DTYPES:
         return _Laid(weight.nbytes(checkpoint), stored, is_mapped)
     if weight.name.endswith(NORM_SUFFIX):

@@ -53,6 +53,8 @@ INTERESTING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "am
 DTYPES = ("float32", "bfloat16", "float16")
 MOST_THREADS = 1024  # more are a slip
 LEAST_FREE_BYTES = 1 << 30  # the process itself takes a quarter of it
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+LARGE_PIECE_BYTES = 4 << 20
 
 
 class CpuPlatform:
@@ -194,11 +196,20 @@ class CpuPlatform:
         import torch
 
         torch.set_num_threads(num_threads)
+        _give_large_pieces_back()
 
     def give_back_unused(self) -> None:
         """The allocator keeps what was freed, up to hundreds of MiB; glibc's can be told to give it back."""
         if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
             trim(0)
+
+
+def _give_large_pieces_back() -> None:
+    """What is large has pages of its own, which go when it does. glibc would learn to keep pieces of up to 32 MiB among the
+    small ones, and a step's values of several sizes then take twice what they need."""
+    if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        set_option(M_MMAP_THRESHOLD, LARGE_PIECE_BYTES)
+        set_option(M_TRIM_THRESHOLD, 2 * LARGE_PIECE_BYTES)
 
 
 def check_memory(memory: tuple[int, int, str] | None = None) -> Check:

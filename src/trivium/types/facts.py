@@ -15,6 +15,7 @@ class ModelFacts(Struct, frozen=True):
     vocab_size: int = 0
     weight_bytes: int = 0  # as they are stored; 0: unknown
     own_weight_bytes: int = 0  # as the kernels lay them, in memory that cannot be dropped and read again
+    logit_bytes: int = 0  # that the logits of a step and the choice from them take at most, by the kernels that run
 
 
 class EncoderFacts(Struct, frozen=True):

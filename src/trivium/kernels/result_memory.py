@@ -1,0 +1,37 @@
+"""Memory for a large result that every step makes anew: it is kept, and given out again when the last result is gone.
+
+The allocator would either map pages for each one, which then are cleared and counted each time, or hold several of them.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST_BYTES = 1 << 20  # less is the allocator's
+
+
+class ResultMemory:
+    """Of one result at a time; a second that is asked for while the first lives gets memory of its own."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, dtype=np.float32)
+        self._lent: weakref.ref[np.ndarray] | None = None
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """float32 of that shape."""
+        count = math.prod(shape)
+        if count * 4 < SMALLEST_BYTES or (self._lent is not None and self._lent() is not None):
+            return torch.empty(shape, dtype=torch.float32)
+        if count > len(self._kept):
+            # Twice as much as is asked for: pages that are never written to take no memory.
+            pages = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._kept = np.frombuffer(pages, dtype=np.float32)
+        lent = self._kept[:count]
+        self._lent = weakref.ref(lent)  # which lives as long as any tensor that shares its memory
+        return torch.from_numpy(lent).view(shape)
