@@ -117,9 +117,7 @@ def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops
 
 
 def logit_bytes(num_rows: int, num_tokens: int, device: str) -> int:
-    return (
-        reference_logit_bytes(num_rows, num_tokens, device) + held_logits(num_rows, num_tokens) * PRODUCT_LOGIT_BYTES
-    )
+    return reference_logit_bytes(num_rows, num_tokens, device) + held_logits(num_rows, num_tokens) * PRODUCT_LOGIT_BYTES
 
 
 class CudaKernels:
