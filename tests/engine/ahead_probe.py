@@ -27,6 +27,14 @@ from trivium.types.request import Request, Sampling, Stopping
 
 TARGET = CompileTarget("cuda", 90, 32, num_processors=132)
 MAX_ROWS = 80
+GREEDY = Sampling(seed=0, temperature=0.0)
+SAMPLINGS = (
+    Sampling(seed=0, temperature=0.7),
+    Sampling(seed=0, temperature=0.7, top_k=3),
+    Sampling(seed=0, temperature=0.7, top_p=0.5, logprobs=2),
+    Sampling(seed=0, temperature=0.7, min_p=0.1, presence_penalty=0.5),
+    Sampling(seed=0, temperature=0.0, frequency_penalty=0.5),
+)
 PROMPTS = (1, 2, 3, 7, 16, 33, 100, 128, 257, 600, 1111)
 
 
@@ -67,13 +75,14 @@ def serve(core: EngineCore) -> None:
     run(core, PROMPTS)
     for size in captured_sizes(MAX_ROWS):
         run(core, [3] * size)
+    for sampling in SAMPLINGS:
+        run(core, [3], sampling)
+        run(core, [3, 4, 5], sampling)
 
 
-def run(core: EngineCore, lengths: Any) -> None:
+def run(core: EngineCore, lengths: Any, sampling: Sampling = GREEDY) -> None:
     for index, length in enumerate(lengths):
-        core.add(
-            Request(f"{index}", (5,) * length, Sampling(seed=0, temperature=0.0), Stopping(max_tokens=3), arrival=0.0)
-        )
+        core.add(Request(f"{index}", (5,) * length, sampling, Stopping(max_tokens=3), arrival=0.0))
     while core.has_work:
         core.step()
 
