@@ -52,7 +52,7 @@ def tokens_of(core: EngineCore) -> dict[str, list[int]]:
 
 
 def small_engine(path: Path, **options: object) -> EngineCore:
-    values = {"dtype": "float32", "kv_cache_bytes": 4 << 20, "max_num_seqs": 3, "max_model_len": 64, "device": "cpu"}
+    values = {"dtype": "float32", "kv_cache_bytes": 4 << 20, "max_num_seqs": 5, "max_model_len": 64, "device": "cpu"}
     return EngineCore(EngineOptions(model=str(path), **(values | options)))  # type: ignore[arg-type]
 
 

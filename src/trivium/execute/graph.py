@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from trivium.execute.batch import Batch
 from trivium.execute.decode_graphs import Decoded, DecodeGraphs
@@ -72,6 +73,12 @@ class GraphMode:
         else:
             self.replayed += 1
         return self.uncounted(batch, wanted)
+
+    def filled_up(self, wanted: Tensor) -> Tensor:
+        """Indices int64 [M] -> [at least M], with some token's behind them: as many as some captured step has rows, so that
+        libraries find a shape that they know. For each new one they would choose, and load, other kernels."""
+        size = self._decode.size_for(len(wanted)) if self._decode is not None and len(wanted) else None
+        return wanted if size is None else pad(wanted, (0, size - len(wanted)))
 
     def uncounted(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """As `forward`, for a look that is no step of its own."""

@@ -227,18 +227,20 @@ class Runner:
             if self._pooling:
                 self._pool(states, row_ids, running)
             fault_point("runner.head")
-            self._draw(self._model.logits(states), row_ids, running)
+            self._draw(self._model.logits(states)[: len(row_ids)], row_ids, running)
 
     def _last_states(self, step: Step, batch: Batch, op_by_op: Tensor | None, running: RunningStep) -> Tensor:
-        """Hidden states [M, H] of the last tokens of rows that sample; those of all tokens only where somebody asks."""
+        """Hidden states [at least M, H] of the last tokens of rows that sample, and some behind them; those of all tokens are
+        computed only where somebody asks."""
+        wanted = self.graph.filled_up(batch.last)
         if op_by_op is None and not self._prompt_scores:
-            return self.graph.forward(batch, wanted=batch.last)
+            return self.graph.forward(batch, wanted)
         hidden = self.graph.forward(batch)
         if op_by_op is not None:
             self._shadow.hold(hidden, op_by_op, self._model, self._kv, batch, is_captured=False)
         if self._prompt_scores:
             running.prompt_logprobs = list(self._prompt_logprobs(step.work, hidden, running.copies))
-        return hidden[batch.last]
+        return hidden[wanted]
 
     def _pool(self, states: Tensor, row_ids: Sequence[int], running: RunningStep) -> None:
         pooled = {row: states[place] for place, row in enumerate(row_ids) if row in self._pooling}
