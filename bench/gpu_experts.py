@@ -44,7 +44,7 @@ Measure = Callable[[Calls], float]  # seconds of one call
 
 
 def tile_rows(num_tokens: int) -> list[int]:
-    """Worth trying: half to four times the rows that an expert has, when all are used."""
+    """Worth trying: from a quarter to four times the rows that an expert has when all are used."""
     per_expert = num_tokens * TOP_K / NUM_EXPERTS
     return [
         rows for rows in (16, 32, 64, 128) if (rows == 16 or rows <= 4 * per_expert) and rows >= per_expert / 4

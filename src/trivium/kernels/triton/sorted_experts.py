@@ -129,9 +129,11 @@ def _sorted_down(
 
 
 def can_be_described(*tensors: Tensor) -> bool:
-    """Whether the copy engine can fetch tiles of them, whose rows lie one after the other."""
+    """Whether the copy engine can fetch tiles of them, whose rows must lie one after the other."""
     return all(
-        tensor.data_ptr() % ALIGNMENT == 0 and tensor.shape[-1] * tensor.element_size() % ALIGNMENT == 0
+        tensor.is_contiguous()
+        and tensor.data_ptr() % ALIGNMENT == 0
+        and tensor.shape[-1] * tensor.element_size() % ALIGNMENT == 0
         for tensor in tensors
     )
 
