@@ -23,8 +23,8 @@ namespace trivium::TRIVIUM_ISA {
 // relative error among those that are 1 at 0: 1.0e-4 of degree 3, 9.1e-8 of degree 5.
 template <int degree>
 static inline Vec exp2(Vec x) {
-    const Vec lowest = splat(-127.0f), rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
-    const Vec clamped = lowest > x ? lowest : x;
+    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
+    const Vec clamped = max(splat(-127.0f), x);
     const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
     Vec p;
     if constexpr (degree == 3) {
@@ -104,8 +104,11 @@ static inline void merge(const Mixed& all, const Mixed& more, int64_t items, int
                 store(into, fma(load(from), added, load(into) * kept));
             };
             for (int64_t j = 0; j < 16; j += lanes) join(all.weights + 16 * i + j, more.weights + 16 * i + j);
-            for (int64_t d = 0; d < padded_dim; d += panel_columns)
-                for (int64_t j = 0; j < panel_columns; j += lanes) join(all.panel(d, i) + j, more.panel(d, i) + j);
+            for (int64_t d = 0; d < padded_dim; d += panel_columns) {
+                float* const into = all.panel(d, i);
+                const float* const from = more.panel(d, i);
+                for (int64_t j = 0; j < panel_columns; j += lanes) join(into + j, from + j);
+            }
         }
     }
 }
@@ -126,7 +129,11 @@ public:
     }
 
     Attender(const Attention& a, const AttentionPart& part)
-        : a_(a), part_(part), dim_(padded_dim(a)), num_items_(part.num_queries * a.group) {
+        : a_(a),
+          part_(part),
+          dim_(padded_dim(a)),
+          num_items_(part.num_queries * a.group),
+          scale_(a.softcap != 0.0f ? log2_e : a.scale * log2_e) {
         float* memory = part.scratch;
         const auto take = [&](int64_t num_floats) {
             float* const taken = memory;
@@ -287,7 +294,8 @@ private:
         if (seen.first >= seen.last) return false;
         score(tile, queries(first_item), items, seen, first_item == run.first_item && !Stored<type>::has_scales);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
-        for (int64_t i = 0; i < items; ++i) weigh(tile, seen_of(first_item + i, first_item + i), slices, i);
+        for (int64_t i = 0; i < items; ++i) find_largest(tile, seen_of(first_item + i, first_item + i), slices, i);
+        for (int64_t i = 0; i < items; ++i) weigh(tile, slices, i);
         mix(tile, items, slices, seen.last);
         return true;
     }
@@ -342,34 +350,43 @@ private:
         }
     }
 
-    // Turns an item's scores into weights, which are 0 for keys outside `seen`.
-    void weigh(const KeyTile& tile, Range seen, Range slices, int64_t item) {
-        const auto scores = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
+    // Scales and caps an item's scores, puts -infinity for keys outside `seen`, and finds the largest.
+    void find_largest(const KeyTile& tile, Range seen, Range slices, int64_t item) {
         const int64_t begin = slices.first * slice_elements, end = slices.last * slice_elements;
         if constexpr (Stored<type>::has_scales)
-            for (int64_t key = begin; key < end; key += lanes)
-                store(scores(key), load(scores(key)) * load(tile.key_scales + key));
-        for (int64_t key = begin; key < seen.first && key < end; ++key) *scores(key) = -INFINITY;
-        for (int64_t key = seen.last > begin ? seen.last : begin; key < end; ++key) *scores(key) = -INFINITY;
+            each_score(slices, item, [&](float* scores, int64_t key) {
+                store(scores, load(scores) * load(tile.key_scales + key));
+            });
+        const auto score = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
+        for (int64_t key = begin; key < seen.first && key < end; ++key) *score(key) = -INFINITY;
+        for (int64_t key = seen.last > begin ? seen.last : begin; key < end; ++key) *score(key) = -INFINITY;
+        if (a_.softcap != 0.0f)
+            each_score(slices, item, [&](float* scores, int64_t) { store(scores, cap(load(scores))); });
+        Vec largest = splat(-INFINITY);
+        each_score(slices, item, [&](float* scores, int64_t) { largest = max(largest, load(scores)); });
+        const float highest = lane_max(largest) * scale_;
+        block_result_.largest[item] = highest > nothing_seen ? highest : nothing_seen;
+    }
 
-        float scale = a_.scale * log2_e;
-        if (a_.softcap != 0.0f) {
-            for (int64_t key = begin; key < end; key += lanes)
-                store(scores(key), cap(load(scores(key))));
-            scale = log2_e;
-        }
-        Vec largest = load(scores(begin));
-        for (int64_t key = begin + lanes; key < end; key += lanes) largest = max(largest, load(scores(key)));
-        const float highest = lane_max(largest) * scale, shift = highest > nothing_seen ? highest : nothing_seen;
-        block_result_.largest[item] = shift;
+    // use(scores, first key) for each vector of an item's scores.
+    template <typename Use>
+    void each_score(Range slices, int64_t item, const Use& use) {
+        for (int64_t slice = slices.first; slice < slices.last; ++slice)
+            for (int v = 0; v < panel_vectors; ++v)
+                use(scores_of(slice, item) + v * lanes, slice * slice_elements + v * lanes);
+    }
 
+    // Turns an item's scores into weights.
+    void weigh(const KeyTile& tile, Range slices, int64_t item) {
         constexpr int degree = in_bf16 ? 3 : 5;
+        const Vec scale = splat(scale_), shift = splat(-block_result_.largest[item]);
         Vec sums[group_vectors] = {};
+#pragma GCC unroll 4
         for (int64_t slice = slices.first; slice < slices.last; ++slice) {
             const float* const row = scores_of(slice, item);
             Vec weights[panel_vectors];
             for (int v = 0; v < panel_vectors; ++v) {
-                weights[v] = exp2<degree>(fma(load(row + v * lanes), splat(scale), splat(-shift)));
+                weights[v] = exp2<degree>(fma(load(row + v * lanes), scale, shift));
                 if constexpr (in_bf16) weights[v] = to_nearest_bf16(weights[v]);
                 sums[v % group_vectors] += weights[v];
                 if constexpr (Stored<type>::has_scales) {
@@ -424,6 +441,7 @@ private:
     const AttentionPart& part_;
     const int64_t dim_;  // padded to whole slices
     const int64_t num_items_;
+    const float scale_;   // of scores, which are capped first where they are, to units of log2
     Word* queries_;       // [slices, items, row_words]
     Mixed totals_;        // of all items
     Mixed block_result_;  // of a block's items over one tile

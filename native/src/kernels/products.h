@@ -181,12 +181,15 @@ private:
                     for (int g = 0; g < groups; ++g) at[g] += step_bytes;
                 }
             }
-            for (int i = 0; i < items; ++i) {
-                for (int v = 0; v < vectors; ++v) {
-                    float* const sum = out + i * panel_columns + v * lanes;
-                    const Vec product = sums[0][i][v] + sums[1][i][v];
-                    store(sum, s == slices.first ? product : load(sum) + product);
-                }
+            const auto each_sum = [&](const auto& join) {
+                for (int i = 0; i < items; ++i)
+                    for (int v = 0; v < vectors; ++v)
+                        join(out + i * panel_columns + v * lanes, sums[0][i][v] + sums[1][i][v]);
+            };
+            if (s == slices.first) {
+                each_sum([](float* sum, Vec product) { store(sum, product); });
+            } else {
+                each_sum([](float* sum, Vec product) { store(sum, load(sum) + product); });
             }
         }
     }

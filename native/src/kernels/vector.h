@@ -73,7 +73,16 @@ static inline float fma(float a, float b, float c) {
 #endif
 }
 
-static inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+// b where they are equal or one is not a number.
+static inline Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return a > b ? a : b;
+#endif
+}
 
 // Sums of neighbouring lanes, those of a and then those of b.
 static inline Vec pair_sums(Vec a, Vec b) {
