@@ -350,7 +350,8 @@ NB_MODULE(_native, m) {
         .def("add", &Program::add, "x"_a, "y"_a, "out"_a)
         .def(
             "run",
-            [](Program& self, nb::handle ids, nb::list rotations, nb::list groups, int64_t result, nb::handle out) {
+            [](Program& self, nb::handle ids, nb::list rotations, nb::list groups, nb::handle wanted, int64_t result,
+               nb::handle out) {
                 StepTensors step;
                 step.ids = view(ids, "ids");
                 for (nb::handle pair : rotations)
@@ -359,9 +360,10 @@ NB_MODULE(_native, m) {
                     step.groups.push_back({{view(group[0], "query_starts"), view(group[1], "context_lens"),
                                             view(group[2], "block_table")},
                                            view(group[3], "slots")});
+                const std::optional<Tensor> wanted_view = optional_view(wanted, "wanted");
                 const Tensor out_view = view(out, "out");
                 nb::gil_scoped_release released;
-                self.run(step, result, out_view);
+                self.run(step, wanted_view, result, out_view);
             },
-            "ids"_a, "rotations"_a, "groups"_a, "result"_a, "out"_a);
+            "ids"_a, "rotations"_a, "groups"_a, "wanted"_a.none(), "result"_a, "out"_a);
 }

@@ -2,6 +2,9 @@
 //
 // Values between ops live in buffers of the program, rows of `width` floats, one row per token. Weights and caches are
 // the caller's tensors: they must outlive the program and stay where they are.
+//
+// The tokens of a step meet in attention only. What lies between two of its calls is done for some tokens after the other,
+// so that what one op writes is still in a cache when the next one reads it.
 #pragma once
 
 #include <functional>
@@ -62,27 +65,46 @@ public:
     void experts(int64_t x, int64_t routed, const ExpertTensors& weights, Activation activation, int64_t out);
 
     int64_t num_ops() const { return static_cast<int64_t>(steps_.size()); }
-    // Replays all ops; the buffer `result` is then copied to `out` [T, width].
-    void run(const StepTensors& step, int64_t result, const Tensor& out);
+    // Replays all ops; the buffer `result` is then copied to `out` [T, width]. With `wanted`, int64 [M] in rising order, it
+    // is of those tokens alone, and what follows the last attention is not computed for the others.
+    void run(const StepTensors& step, const std::optional<Tensor>& wanted, int64_t result, const Tensor& out);
 
 private:
-    using Recorded = std::function<void(const StepTensors&)>;
+    enum class Takes { some_tokens, all_tokens };
+    struct Recorded {
+        Takes takes;
+        std::vector<int64_t> reads, writes;  // buffers; what an op updates it reads too
+        std::function<void(const StepTensors&)> run;
+    };
+    // Ops that follow each other and take some tokens, or one that takes all.
+    struct Segment {
+        Takes takes;
+        size_t first, last;
+    };
 
-    Tensor rows(int64_t buffer);                                // [T, width]
-    Tensor heads(int64_t buffer, int64_t dim);                  // [T, width / dim, dim]
+    Tensor rows(int64_t buffer);                // [tokens taken now, width]
+    Tensor heads(int64_t buffer, int64_t dim);  // [tokens taken now, width / dim, dim]
     struct Routed {
-        Tensor ids, shares;  // [T, top_k]
+        Tensor ids, shares;  // [tokens taken now, top_k]
     };
     Routed routed(int64_t buffer);
+    float* floats_of(int64_t buffer);
     int64_t width(int64_t buffer) const;
+    void cut_into_segments(int64_t result);
+    std::vector<bool> read_before_written(size_t first, size_t last) const;  // in these ops, by buffer
     void reserve(int64_t num_tokens);
+    void keep(const Tensor& wanted);  // of the rows that ops after the last attention read
 
     Ops& ops_;
     std::vector<int64_t> widths_;
     std::vector<std::vector<float>> buffers_;
     std::vector<Recorded> steps_;
+    std::vector<Segment> segments_;  // of all steps, once they run
+    int64_t result_ = -1;
+    std::vector<bool> is_passing_;  // by buffer: nothing in it is read by another segment than the one that wrote it
+    size_t after_last_attention_ = 0;  // op
     std::vector<PackedLayer> packed_layers_;
-    int64_t num_tokens_ = 0;
+    int64_t first_token_ = 0, num_tokens_ = 0;  // taken now
 };
 
 }  // namespace trivium

@@ -86,8 +86,7 @@ class GraphMode:
         if self._graph is None:
             ops = self._model.ops
             return self._model.through_layers(batch.tokens, rotations, batch.attention, self._kv, ops, wanted)
-        hidden = self._graph.run(batch.tokens, rotations, batch.attention)
-        return hidden if wanted is None else hidden[wanted]
+        return self._graph.run(batch.tokens, rotations, batch.attention, wanted)
 
     def _record(self) -> Graph:
         record = self._model.ops.record

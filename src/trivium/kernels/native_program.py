@@ -253,11 +253,15 @@ class NativeProgram:
         return int(self._program.num_ops)
 
     def run(
-        self, tokens: Tensor, rotations: Sequence[tuple[Tensor, Tensor]], attention: Sequence[AttentionBatch]
+        self,
+        tokens: Tensor,
+        rotations: Sequence[tuple[Tensor, Tensor]],
+        attention: Sequence[AttentionBatch],
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        out = torch.empty((len(tokens), self._width), dtype=torch.float32)
+        out = torch.empty((len(tokens if wanted is None else wanted), self._width), dtype=torch.float32)
         groups = [(batch.query_starts, batch.context_lens, batch.block_table, batch.slots) for batch in attention]
-        self._program.run(tokens, [tuple(rotation) for rotation in rotations], groups, self._result, out)
+        self._program.run(tokens, [tuple(rotation) for rotation in rotations], groups, wanted, self._result, out)
         return out
 
 

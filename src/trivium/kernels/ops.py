@@ -50,8 +50,13 @@ class Graph(Protocol):
     """A step's ops, recorded once and replayed for any number of tokens."""
 
     def run(
-        self, tokens: Tensor, rotations: Sequence[tuple[Tensor, Tensor]], attention: Sequence[AttentionBatch]
-    ) -> Tensor: ...
+        self,
+        tokens: Tensor,
+        rotations: Sequence[tuple[Tensor, Tensor]],
+        attention: Sequence[AttentionBatch],
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states [T, H] of all tokens; with `wanted`, int64 [M] in rising order, of those: [M, H]."""
 
 
 @dataclass(frozen=True)
