@@ -46,8 +46,8 @@ int64_t head_dim(const Tensor& key_cache) {
 // Vectors are loaded whole at the end of a row too; a cache line more keeps that inside.
 constexpr int64_t padding_floats = 16;
 
-// Taken together by ops that need not take all: enough that weights are read from caches most often, and few enough that values
-// stay there too.
+// Taken together by ops that need not take all: enough that weights come from caches most often, few enough that values
+// stay there.
 constexpr int64_t tokens_together = 128;
 
 struct Tokens {

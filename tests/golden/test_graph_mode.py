@@ -103,3 +103,35 @@ def test_the_states_of_wanted_tokens_are_those_that_all_tokens_would_have(
     for wanted in ([0, 39, 40, 57], [40], []):
         states = graph.forward(batch, torch.tensor(wanted, dtype=torch.int64))
         assert torch.allclose(states, every[wanted], rtol=0, atol=1e-5 * every.abs().max().item())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_replay_of_many_tokens_gives_those_that_are_wanted_to_the_bit(family: TinyFamily, tmp_path: Path) -> None:
+    """More tokens than are taken at once between two calls of attention, before and after the last."""
+    family.save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    kv = KVCache(spec, 40 * len(spec.groups), model.ops.kv_layout, "cpu")
+    rows = Rows(8, 512, spec, torch.device("cpu"))
+    graph = GraphMode(model, kv, rows)
+    batch = build_batch(rows, first_step(len(spec.groups), rows, [300, 1, 131]), BLOCK_SIZE, torch.device("cpu"))
+    every = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
+    for wanted in ([299, 300, 431], [*range(0, 432, 2)], [5], []):
+        assert torch.equal(graph.forward(batch, torch.tensor(wanted, dtype=torch.int64)), every[wanted])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [([3, 3], "rising order"), ([5, 2], "rising order"), ([40], "outside 0 to 39"), ([-1], "outside 0 to 39")],
+)
+def test_wanted_tokens_that_are_not_there_or_not_in_order_are_refused(
+    wanted: list[int], why: str, tmp_path: Path
+) -> None:
+    FAMILIES[0].save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    rows = Rows(4, 128, spec, torch.device("cpu"))
+    graph = GraphMode(model, KVCache(spec, 4, model.ops.kv_layout, "cpu"), rows)
+    batch = build_batch(rows, first_step(len(spec.groups), rows, [40]), BLOCK_SIZE, torch.device("cpu"))
+    with pytest.raises((ValueError, IndexError), match=why):
+        graph.forward(batch, torch.tensor(wanted))
