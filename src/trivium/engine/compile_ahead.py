@@ -125,6 +125,8 @@ class AheadCompiler:
     def __exit__(self, *_: object) -> None:
         self._waiting.close()
         self._kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def start_ahead_compiler(options: EngineOptions) -> AheadCompiler | None:
