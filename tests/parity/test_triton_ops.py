@@ -19,6 +19,9 @@ from trivium.kernels.ops import ExpertLayers
 from trivium.kernels.sample import NOT_FINITE
 from trivium.kernels.select import reference_ops
 from trivium.kernels.triton import (
+    argmax as triton_argmax,
+)
+from trivium.kernels.triton import (
     choose,
     decode_attention,
     draw,
@@ -218,7 +221,9 @@ def test_argmax_finds_the_lowest_of_equals_and_notices_what_is_no_number() -> No
 
 
 def test_the_token_that_is_drawn_is_the_one_that_the_reference_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draw, "BLOCK", 256)  # so that also few tokens are several blocks
+    monkeypatch.setattr(draw, "BLOCK", 256)  # so that also few tokens are several blocks and chunks
+    monkeypatch.setattr(draw, "CHUNK", 128)
+    monkeypatch.setattr(triton_argmax, "CHUNK", 128)
     for case in sample.cases(fresh()):
         logits, batch = case.arguments
         if logits.shape[1] <= 515:  # more takes the interpreter seconds for each case

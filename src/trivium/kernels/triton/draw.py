@@ -44,7 +44,7 @@ def _rounded(x):
 
 @triton.jit
 def _weigh(
-    logits, row_stride, best, scales, weights,
+    logits, row_stride, best, scales, weights, masses,
     SIZE: tl.constexpr, NUM_CHUNKS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -60,7 +60,9 @@ def _weigh(
     power = (((C4 * rest + C3) * rest + C2) * rest + C1) * rest + C0
     power = power * rest + 1.0
     shift = ((whole.to(tl.int32) + (BITS + 127)) << 23).to(tl.float32, bitcast=True)
-    tl.store(weights + row * SIZE + i, tl.where(is_kept, _rounded(power * shift), 0.0), mask=i < SIZE)
+    weight = tl.where(is_kept, _rounded(power * shift), 0.0)
+    tl.store(weights + row * SIZE + i, weight, mask=i < SIZE)
+    tl.store(masses + row * NUM_CHUNKS + tl.program_id(1), tl.sum(weight.to(tl.int64), axis=0))
 
 
 @triton.jit
@@ -112,63 +114,83 @@ def _mass_above(weights, least, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _kept(weights, start, seen, least, num_equal, lowest, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """(Weights from `start` on, 0 where the filters drop the token, and how many were equal to `least` so far)."""
-    i = start + tl.arange(0, BLOCK)
-    w = tl.load(weights + i, mask=i < SIZE, other=-1.0)
-    is_equal = (w == least).to(tl.int64)
-    rank = seen + tl.cumsum(is_equal, axis=0) - is_equal
-    whole = tl.where(w > 0, w, 0.0).to(tl.int64)
-    keeps = ((w > least) | ((w == least) & (rank < num_equal))) & (whole >= lowest)
-    return tl.where(keeps, whole, 0), seen + tl.sum(is_equal, axis=0)
+def _filter(weights, columns, least_weights, nums_equal, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Which weight top-k and top-p leave as the least, and how many of the tokens that have it, the first by id."""
+    row = tl.program_id(0).to(tl.int64)
+    columns += row * 6
+    weights += row * SIZE
+    least = tl.full((), 0.0, tl.float32)
+    num_equal = tl.full((), ALL, tl.int64)
+    if tl.load(columns).to(tl.float32) > 0:
+        top_k = tl.load(columns + 1).to(tl.int64)
+        top_p = tl.load(columns + 2)
+        if (top_k > 0) & (top_k < SIZE):
+            k_least, k_above = _least(weights, top_k, SIZE, BLOCK, False)
+            least = k_least
+            num_equal = top_k - k_above
+        if top_p < 1:
+            mass = _mass_above(weights, least, SIZE, BLOCK)
+            if (num_equal < ALL) & (least > 0):
+                mass += num_equal * least.to(tl.int64)
+            wanted = tl.maximum(tl.ceil(top_p * mass.to(tl.float64)).to(tl.int64), 1)
+            p_least, p_above = _least(weights, wanted, SIZE, BLOCK, True)
+            least = p_least
+            num_equal = (wanted - p_above + p_least.to(tl.int64) - 1) // tl.maximum(p_least.to(tl.int64), 1)
+    tl.store(least_weights + row, least)
+    tl.store(nums_equal + row, num_equal)
+
+
+@triton.jit
+def _count(
+    weights, least_weights, lowest_weights, masses, equals,
+    SIZE: tl.constexpr, NUM_CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each chunk: the mass above the least weight that is kept, and how many tokens have just that."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    i = chunk * BLOCK + tl.arange(0, BLOCK)
+    w = tl.load(weights + row * SIZE + i, mask=i < SIZE, other=-1.0)
+    least = tl.load(least_weights + row)
+    whole = w.to(tl.int64)
+    is_above = (w > least) & (whole >= tl.load(lowest_weights + row))
+    tl.store(masses + row * NUM_CHUNKS + chunk, tl.sum(tl.where(is_above, whole, 0), axis=0))
+    tl.store(equals + row * NUM_CHUNKS + chunk, tl.sum((w == least).to(tl.int64), axis=0))
 
 
 @triton.jit
 def _draw(
-    weights, columns, lowest_weights, tokens,
-    SIZE: tl.constexpr, FILTERS: tl.constexpr, BLOCK: tl.constexpr,
+    weights, columns, masses, least_weights, nums_equal, lowest_weights, equals, tokens,
+    SIZE: tl.constexpr, NUM_CHUNKS: tl.constexpr, FILTERS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Into `tokens`, which holds the likeliest; those of rows that take it, or have failed, stay."""
     row = tl.program_id(0).to(tl.int64)
     columns += row * 6
-    token = tl.load(tokens + row)
-    if (tl.load(columns).to(tl.float32) > 0) & (token >= 0):
-        weights += row * SIZE
-        least = tl.full((), 0.0, tl.float32)
-        num_equal = tl.full((), ALL, tl.int64)
-        lowest = tl.full((), 0, tl.int64)
+    chunk = tl.arange(0, BLOCK_C)
+    if (tl.load(columns).to(tl.float32) > 0) & (tl.load(tokens + row) >= 0):
+        mass = tl.load(masses + row * NUM_CHUNKS + chunk, mask=chunk < NUM_CHUNKS, other=0)
         if FILTERS:
+            least = tl.load(least_weights + row)
+            num_equal = tl.load(nums_equal + row)
             lowest = tl.load(lowest_weights + row)
-            top_k = tl.load(columns + 1).to(tl.int64)
-            top_p = tl.load(columns + 2)
-            if (top_k > 0) & (top_k < SIZE):
-                k_least, k_above = _least(weights, top_k, SIZE, BLOCK, False)
-                least = k_least
-                num_equal = top_k - k_above
-            if top_p < 1:
-                mass = _mass_above(weights, least, SIZE, BLOCK)
-                if (num_equal < ALL) & (least > 0):
-                    mass += num_equal * least.to(tl.int64)
-                wanted = tl.maximum(tl.ceil(top_p * mass.to(tl.float64)).to(tl.int64), 1)
-                p_least, p_above = _least(weights, wanted, SIZE, BLOCK, True)
-                least = p_least
-                num_equal = (wanted - p_above + p_least.to(tl.int64) - 1) // tl.maximum(p_least.to(tl.int64), 1)
-        seen = tl.full((), 0, tl.int64)
-        total = tl.full((), 0, tl.int64)
-        for start in range(0, SIZE, BLOCK):
-            kept, seen = _kept(weights, start, seen, least, num_equal, lowest, SIZE, BLOCK)
-            total += tl.sum(kept, axis=0)
-        target = (tl.load(columns + 5) * total.to(tl.float64)).to(tl.int64)
-        target = tl.minimum(target, total - 1)
-        seen = tl.full((), 0, tl.int64)
-        before = tl.full((), 0, tl.int64)
-        place = tl.full((), 0, tl.int64)
-        for start in range(0, SIZE, BLOCK):
-            kept, seen = _kept(weights, start, seen, least, num_equal, lowest, SIZE, BLOCK)
-            sums = before + tl.cumsum(kept, axis=0)
-            place += tl.sum((sums <= target).to(tl.int64), axis=0)
-            before += tl.sum(kept, axis=0)
-        tl.store(tokens + row, tl.minimum(place, SIZE - 1))
+            equal = tl.load(equals + row * NUM_CHUNKS + chunk, mask=chunk < NUM_CHUNKS, other=0)
+            left = tl.maximum(num_equal - (tl.cumsum(equal, axis=0) - equal), 0)
+            worth = tl.where(least.to(tl.int64) >= lowest, least.to(tl.int64), 0)
+            mass += tl.minimum(equal, left) * worth
+        total = tl.sum(mass, axis=0)
+        target = tl.minimum((tl.load(columns + 5) * total.to(tl.float64)).to(tl.int64), total - 1)
+        here = tl.sum(((tl.cumsum(mass, axis=0) <= target) & (chunk < NUM_CHUNKS)).to(tl.int32), axis=0)
+        here = tl.minimum(here, NUM_CHUNKS - 1)
+        i = here * BLOCK + tl.arange(0, BLOCK)
+        w = tl.load(weights + row * SIZE + i, mask=i < SIZE, other=-1.0)
+        kept = tl.where(w > 0, w, 0.0).to(tl.int64)
+        if FILTERS:
+            is_equal = (w == least).to(tl.int64)
+            rank = tl.sum(tl.where(chunk < here, equal, 0), axis=0) + tl.cumsum(is_equal, axis=0) - is_equal
+            keeps = ((w > least) | ((w == least) & (rank < num_equal))) & (kept >= lowest)
+            kept = tl.where(keeps, kept, 0)
+        sums = tl.sum(tl.where(chunk < here, mass, 0), axis=0) + tl.cumsum(kept, axis=0)
+        place = here * BLOCK + tl.sum((sums <= target).to(tl.int32), axis=0)
+        tl.store(tokens + row, tl.minimum(place, SIZE - 1).to(tl.int64))
 
 
 def sampled(logits: Tensor, batch: SampleBatch) -> Tensor:
@@ -193,13 +215,22 @@ def draw(logits: Tensor, draws: Draws) -> Tensor:
     scales = (draws.temperature.reciprocal() * LOG2_E).clamp(max=MAX_SCALE)
     weights = torch.empty((num_rows, size), dtype=torch.float32, device=logits.device)
     chunks = best.shape[1]
+    masses, equals = (torch.empty((num_rows, chunks), dtype=torch.int64, device=logits.device) for _ in range(2))
+    sizes = {"SIZE": size, "NUM_CHUNKS": chunks, "BLOCK": CHUNK}
     exact = {"enable_fp_fusion": False}  # else products and sums are rounded once instead of twice
+    block_c = triton.next_power_of_2(chunks)
     _weigh[(num_rows, chunks)](
-        logits, logits.stride(0), best, scales, weights,
-        SIZE=size, NUM_CHUNKS=chunks, BLOCK_C=triton.next_power_of_2(chunks), BLOCK=CHUNK, **exact,
-    )  # fmt: skip
-    lowest = (draws.min_p * 2**WEIGHT_BITS).ceil().long()
-    _draw[(num_rows,)](
-        weights, draws.columns, lowest, tokens, SIZE=size, FILTERS=draws.filters, BLOCK=BLOCK, num_warps=8, **exact
+        logits, logits.stride(0), best, scales, weights, masses, BLOCK_C=block_c, **sizes, **exact
     )
+    least = num_equal = lowest = None
+    if draws.filters:
+        lowest = (draws.min_p * 2**WEIGHT_BITS).ceil().long()
+        least = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+        num_equal = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+        _filter[(num_rows,)](weights, draws.columns, least, num_equal, SIZE=size, BLOCK=BLOCK, num_warps=8, **exact)
+        _count[(num_rows, chunks)](weights, least, lowest, masses, equals, **sizes)
+    _draw[(num_rows,)](
+        weights, draws.columns, masses, least, num_equal, lowest, equals, tokens,
+        FILTERS=draws.filters, BLOCK_C=block_c, **sizes, **exact,
+    )  # fmt: skip
     return tokens
