@@ -57,6 +57,16 @@ class Case:
 
 
 SAMPLE = Case("a cache", options={"kv_cache_bytes": 256 * MIB, "max_num_seqs": 16})
+EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "hidden_size": 512,
+}
 DRAWN = {"load_format": "dummy"}
 MANY_TOKENS = {"vocab_size": 128256}
 LARGE_VOCABULARY = Case("a large vocabulary", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 64})
@@ -75,6 +85,17 @@ WHOLE_LIST = [
     ),
     Case("many long rows", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 256}),
     Case("drawn weights", HEAVY, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64} | DRAWN),
+    Case("drawn experts", EXPERTS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 8} | DRAWN),
+    Case(
+        "tied embeddings", MANY_TOKENS | {"tie_word_embeddings": True}, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 8}
+    ),
+    Case("a long context", {"max_position_embeddings": 1 << 17}, {"kv_cache_bytes": 1100 * MIB, "max_num_seqs": 32}),
+    Case("many heads", {"num_attention_heads": 64, "head_dim": 64}, {"kv_cache_bytes": 64 * MIB, "max_num_seqs": 16}),
+    Case(
+        "packed weights kept on disk",
+        HEAVY,
+        {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64, "packed_cache_bytes": 1 << 30},
+    ),
     LARGE_VOCABULARY,
     Case("a large vocabulary, few rows", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4}),
     Case("a large vocabulary, many rows", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 256}),
@@ -87,23 +108,26 @@ WHOLE_LIST = [
 
 
 def write_model(directory: Path, sizes: dict[str, Any]) -> None:
-    """With weights in a file, since a model without one is drawn anew in memory first."""
     config = WIDE_HEADS | sizes
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config))
+    if config["architectures"] == WIDE_HEADS["architectures"]:
+        write_weights(directory / "model.safetensors", config)
+
+
+def write_weights(path: Path, config: dict[str, Any]) -> None:
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     heads = config["num_attention_heads"] * config["head_dim"]
-    shapes = {
-        "model.embed_tokens.weight": (config["vocab_size"], hidden),
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (config["vocab_size"], hidden),
-    }
+    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,)}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    kv_heads = config["num_key_value_heads"] * config["head_dim"]
     for layer in range(config["num_hidden_layers"]):
         within = f"model.layers.{layer}"
         shapes |= {
             f"{within}.self_attn.q_proj.weight": (heads, hidden),
-            f"{within}.self_attn.k_proj.weight": (heads, hidden),
-            f"{within}.self_attn.v_proj.weight": (heads, hidden),
+            f"{within}.self_attn.k_proj.weight": (kv_heads, hidden),
+            f"{within}.self_attn.v_proj.weight": (kv_heads, hidden),
             f"{within}.self_attn.o_proj.weight": (hidden, heads),
             f"{within}.mlp.gate_proj.weight": (wide, hidden),
             f"{within}.mlp.up_proj.weight": (wide, hidden),
@@ -114,7 +138,7 @@ def write_model(directory: Path, sizes: dict[str, Any]) -> None:
     torch.manual_seed(0)
     save_file(
         {name: (torch.randn(shape) * 0.02).to(torch.bfloat16) for name, shape in shapes.items()},
-        directory / "model.safetensors",
+        path,
     )
 
 
