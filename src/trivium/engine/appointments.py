@@ -18,6 +18,9 @@ GRACE_SECONDS = 3.0  # for which a place is kept: `Retry-After` has whole second
 DRIFT = 1.5  # by which the times given may be off as the pace and the share of those who come change, before they are mended
 WEIGHT_OF_LAST = 1 / 16  # in the mean of those who came
 LEAST_ATTENDANCE = 0.05
+PATIENCE = (
+    3  # who are missed one after the other, while nobody keeps a time, before the rest are taken to have gone as well
+)
 GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, spread evenly over 0 to 1 however many there are
 
 
@@ -30,6 +33,7 @@ class Appointments:
         self._last = -inf  # that was given
         self._attendance = 1.0
         self._num_put_off = 0  # beyond the last that could be given
+        self._missed_in_a_row = 0
         self.num_kept = 0
         self.num_missed = 0
 
@@ -68,22 +72,29 @@ class Appointments:
         """It came at its time, whether or not there was a place after all."""
         self._remove(self._of_visitor[visitor][0], visitor)
         self.num_kept += 1
+        self._missed_in_a_row = 0
         self._attendance += WEIGHT_OF_LAST * (1.0 - self._attendance)
 
     def num_expected(self, now: float, seconds: float) -> float:
         """How many are likely to come within the next seconds."""
         self._lapse(now)
-        return bisect_right(self._times, (now + seconds, inf)) * self.attendance
+        return bisect_right(self._times, (now + seconds, inf)) * self.attendance * self._left_over
 
     @property
     def attendance(self) -> float:
         """The share of those who come, of those who were told a time."""
         return max(self._attendance, LEAST_ATTENDANCE)
 
+    @property
+    def _left_over(self) -> float:
+        """Of the share of those who come, by those who did not of late: a crowd that left is soon not waited for any more."""
+        return min(1.0, PATIENCE / max(1, self._missed_in_a_row)) ** 2
+
     def _lapse(self, now: float) -> None:
         while self._times and self._times[0][0] < now - GRACE_SECONDS:
             self._remove(*self._times[0])
             self.num_missed += 1
+            self._missed_in_a_row += 1
             self._attendance -= WEIGHT_OF_LAST * self._attendance
 
     def _remove(self, due: float, visitor: int) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from crowd import Crowd
 
-from trivium.engine.appointments import GRACE_SECONDS, LEAST_ATTENDANCE, MOST_SECONDS, SHARE, Appointments
+from trivium.engine.appointments import GRACE_SECONDS, LEAST_ATTENDANCE, MOST_SECONDS, PATIENCE, SHARE, Appointments
 
 
 def test_times_lie_as_far_apart_as_ends_with_some_slack() -> None:
@@ -42,6 +42,20 @@ def test_a_time_that_passes_unused_is_missed() -> None:
     assert book.is_due(7, 5.0 + GRACE_SECONDS)
     assert not book.is_due(7, 5.1 + GRACE_SECONDS)
     assert (book.num_missed, book.num_expected(8.5, 1e9)) == (1, 0.0)
+
+
+def test_a_crowd_that_left_is_soon_not_waited_for() -> None:
+    book = Appointments()
+    spacing = 0.5 / SHARE
+    for visitor in range(200):
+        book.give(visitor, 0.0, between_ends=0.5, lead=2.0)
+    missed_by = 2.0 + GRACE_SECONDS + 0.001  # the first
+    assert book.num_expected(missed_by + (PATIENCE - 1) * spacing, 1e9) > 150  # some are always late
+    ten_missed = missed_by + 9 * spacing
+    assert book.num_missed == PATIENCE and book.num_expected(ten_missed, 1e9) < 200 / 8
+    assert book.num_missed == 10
+    book.keep(10)  # somebody came after all, and so may the others
+    assert book.num_expected(ten_missed, 1e9) > 80
 
 
 def test_where_few_come_back_times_lie_closer() -> None:
