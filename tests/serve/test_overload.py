@@ -106,9 +106,15 @@ def test_more_is_put_off_the_fuller_the_queue_is(overload: Overload) -> None:
         assert after[f'trivium_put_off_requests_total{{reason="{reason}"}}'] == 1
 
 
-def test_what_is_refused_is_neither_rendered_nor_tokenized_and_the_urgent_is_let_in(overload: Overload) -> None:
+def test_what_is_refused_is_read_but_neither_rendered_nor_tokenized_and_the_urgent_is_let_in(
+    overload: Overload,
+) -> None:
     with overload.standing_still() as let_in:
         overload.fill(let_in, waiting=PLACES)
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/api/chat", "/api/generate"):
+            wrong: dict[str, Any] = {"options": {"top_p": 7}} if path.startswith("/api") else {"top_p": 7}
+            answer = overload.server.post(path, EVERY_WAY_TO_ASK[path] | wrong)
+            assert answer.status_code == 400 and "top_p" in answer.text, path  # to come again would be of no use
         overload.plan.arm(*({"point": point, "times": 100} for point in ("text.template", "text.tokenize")))
         for path, body in EVERY_WAY_TO_ASK.items():
             assert "4 sequences wait for a row already" in overload.refused(path, body), path

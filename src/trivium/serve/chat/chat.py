@@ -46,9 +46,9 @@ async def open_chat(model: ServedModel, request: ChatRequest, id: str) -> Chat:
     Front ends other than OpenAI's write their requests as a ChatRequest first.
     """
     fault_point("chat.open", id)
+    sampling = chat_sampling(request, model)
     enter(model, request.priority)
     tools = read_tools(request, model.limits)
-    sampling = chat_sampling(request, model)
     prompt = await chat_prompt(model, request, tools.offered)
     in_reasoning = model.dialect.opens_reasoning(prompt["prompt"], _continued(request))
     asked = read_structured_outputs(sampling.structured_outputs)

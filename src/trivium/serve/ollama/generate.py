@@ -104,11 +104,11 @@ def _check_tokens(model: ServedModel, tokens: list[int]) -> None:
 
 async def _raw(model: ServedModel, body: GenerateRequest, variant: Variant) -> Answering:
     """The text goes on as it is: no template, and nothing is read into the answer."""
-    enter(model)
     asked = of_raw(body, variant)
     context = model.card.max_model_len
     sampling = completion_sampling(asked, model.limits, n=1, max_tokens=asked.max_tokens or context)
     sampling.max_tokens = asked.max_tokens
+    enter(model)
     if body.suffix and model.fill_in_the_middle is not None:
         sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *model.fill_in_the_middle.end_ids]
     (prompt,) = await completion_prompts(model, asked)

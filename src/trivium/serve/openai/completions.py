@@ -46,11 +46,11 @@ async def completions(state: ServerState, request: Request) -> Response | EventS
     body = await read_json(request, DECODER, state.limits)
     _check(body)
     model = await model_for(state, request, body.model)
-    enter(model, body.priority)
     num_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     n = body.n or 1
     # The engine draws at least one token; where none is wanted it is dropped.
     sampling = completion_sampling(body, state.limits, n=body.best_of or n, max_tokens=max(num_tokens, 1))
+    enter(model, body.priority)
     if body.suffix and model.fill_in_the_middle is not None:
         sampling.stop_token_ids = [*(sampling.stop_token_ids or ()), *model.fill_in_the_middle.end_ids]
     prompts = await completion_prompts(model, body)
