@@ -27,11 +27,12 @@ class StepFailures:
         if self._num_in_a_row == 0:
             self._since = now
         self._num_in_a_row += 1
-        reaction, _ = self._known.reaction(error) or (Reaction.FAIL_REQUEST, "")
+        # An accelerator's own errors, but for those that the platform knows, are for good: all that is asked later fails too.
+        unknown = Reaction.RESTART if isinstance(error, torch.AcceleratorError) else Reaction.FAIL_REQUEST
+        reaction, _ = self._known.reaction(error) or (unknown, "")
         if reaction is Reaction.DRAIN:
             raise DeviceUnfitError(self.sentence(error)) from error
-        # An accelerator's own errors are for good: all that is asked of it later fails too.
-        if reaction is Reaction.RESTART or isinstance(error, torch.AcceleratorError) or self._is_stuck(now):
+        if reaction is Reaction.RESTART or self._is_stuck(now):
             raise error
         return Reaction.RETRY if reaction is Reaction.RETRY else Reaction.FAIL_REQUEST
 

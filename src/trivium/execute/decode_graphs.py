@@ -116,7 +116,8 @@ class DecodeGraphs:
                 self.why_fewer = f"no memory to capture steps of {size} rows: {numbers}"
                 log.warning("%s", self.why_fewer)
             except RuntimeError as error:  # streams, handles: what else a vendor counts
-                self.why_fewer = f"steps of {size} rows could not be captured: {error}"
+                what, _, _advice = str(error).partition("\n")
+                self.why_fewer = f"steps of {size} rows could not be captured: {what}"
                 log.warning("%s", self.why_fewer)
 
     def _compute(self, model: Decoder, size: int) -> Tensor:

@@ -18,6 +18,7 @@ class GraphCapture:
         graph = torch.cuda.CUDAGraph()
         if self._memory is None:
             self._memory = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._memory):
+        # The outer one leads back to the stream that was current, also where a capture that failed does not.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=self._memory):
             work()
         return graph.replay

@@ -196,11 +196,15 @@ class CudaPlatform:
         return (Keep("kernels"),)
 
     def running(self) -> RunningFacts:
-        out_of_memory = ErrorAction("OutOfMemoryError", "fail_request", "no memory of the GPU was left for the step")
+        # As torch's allocator says it, and as the driver does, which wants memory of its own.
+        out_of_memory = tuple(
+            ErrorAction(code, "fail_request", "no memory of the GPU was left for the step")
+            for code in ("OutOfMemoryError", "CUDA error: out of memory")
+        )
         lost = ErrorAction("illegal memory access", "restart", "the GPU's context is lost, and the engine starts again")
         return RunningFacts(
             validates_requests=measured(True, "ids are checked before a request queues"),
-            errors=declared((out_of_memory, lost), "CUDA's own names"),
+            errors=declared((*out_of_memory, lost), "CUDA's own names"),
             telemetry=declared(Telemetry(("energy", "power", "temperature", "clocks", "utilisation"), "NVML"), "NVML"),
             profiling=declared(Profiling(("CPU", "CUDA"), "torch.profiler, nsys"), "torch's own"),
         )
