@@ -27,6 +27,10 @@ LEAST_EASY_KV_BYTES = 128 << 20
 # Enough to fill the arithmetic units with prompts; more only makes the steps, and the waiting for them, longer.
 DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_BATCHED_TOKENS_DEDICATED = 8192  # where the memory is the engine's own, and so the device is
+# There a small model computes 8,192 tokens in less time (20 ms for 0.6 billion weights, on an H200) than the host takes to
+# launch all their kernels.
+DEFAULT_BATCHED_TOKENS_SMALL_MODEL = 16384
+SMALL_MODEL_WEIGHTS = 2_000_000_000
 
 # Of a device with its own memory, for what no formula tells: loaded kernels, work spaces, recorded steps.
 DEVICE_MARGIN_BYTES = 1 << 30
@@ -68,7 +72,7 @@ def resolve(
         head_dim=facts.head_dim,
         dtype=_resolve_kv_dtype(options, facts, dtype, kv_dtypes, settlement),
     )
-    batched_tokens = _batched_tokens(options, capabilities, settlement)
+    batched_tokens = _batched_tokens(options, facts, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts, settlement)
     step_bytes = batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype] + facts.logit_bytes
@@ -119,13 +123,18 @@ def _resolve_kv_dtype(
     return kv_dtypes[0]
 
 
-def default_batched_tokens(capabilities: Capabilities) -> int:
-    return DEFAULT_BATCHED_TOKENS_DEDICATED if capabilities.memory_is_dedicated else DEFAULT_BATCHED_TOKENS
+def default_batched_tokens(facts: ModelFacts, capabilities: Capabilities) -> int:
+    if not capabilities.memory_is_dedicated:
+        return DEFAULT_BATCHED_TOKENS
+    is_small = 0 < facts.num_weights <= SMALL_MODEL_WEIGHTS
+    return DEFAULT_BATCHED_TOKENS_SMALL_MODEL if is_small else DEFAULT_BATCHED_TOKENS_DEDICATED
 
 
-def _batched_tokens(options: EngineOptions, capabilities: Capabilities, settlement: Settlement) -> int:
+def _batched_tokens(
+    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, settlement: Settlement
+) -> int:
     if options.max_num_batched_tokens is None:
-        return max(default_batched_tokens(capabilities), options.max_num_seqs)
+        return max(default_batched_tokens(facts, capabilities), options.max_num_seqs)
     if options.max_num_batched_tokens < options.max_num_seqs:
         reason = (
             f"max_num_batched_tokens ({options.max_num_batched_tokens}) is less than max_num_seqs "

@@ -5,6 +5,7 @@ The engine starts from a plan, and `doctor` prints one: there is no other place 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
+from trivium.models.weights import weight_shapes
 from trivium.platform.contract import Answer, Platform, PlatformLimits
 from trivium.platform.host_memory import resident_bytes
 from trivium.platform.known_errors import KnownErrors, Reaction
@@ -248,6 +250,7 @@ def _model_facts(source: ModelSource, spec: ModelSpec, options: EngineOptions) -
         checkpoint_dtype=spec.dtype,
         activations_per_token=spec.activations_per_token,
         vocab_size=spec.vocab_size,
+        num_weights=sum(math.prod(shape) for shape in weight_shapes(spec).values()),
         weight_bytes=0 if options.load_format == "dummy" else _stored_bytes(source),
     )
 

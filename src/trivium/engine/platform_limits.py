@@ -25,7 +25,7 @@ def decisions_of(
     if sequences is not None and wish.max_num_seqs > sequences:
         reason = f"{capabilities.platform} runs {sequences} sequences at once at most ({told.limits.reason})"
         yield Adjust("max_num_seqs", wish.max_num_seqs, sequences, reason)
-    wanted = wish.max_num_batched_tokens or default_batched_tokens(capabilities)
+    wanted = wish.max_num_batched_tokens or default_batched_tokens(facts, capabilities)
     if tokens is not None and wanted > tokens:
         reason = f"{capabilities.platform} computes {tokens} tokens in a step at most ({told.limits.reason})"
         yield Adjust("max_num_batched_tokens", wish.max_num_batched_tokens, tokens, reason)
