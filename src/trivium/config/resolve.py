@@ -54,9 +54,14 @@ class EngineConfig(Struct, frozen=True):
 
 
 def resolve(
-    options: EngineOptions, facts: ModelFacts, capabilities: Capabilities, kv_dtypes: Sequence[str]
+    options: EngineOptions,
+    facts: ModelFacts,
+    capabilities: Capabilities,
+    kv_dtypes: Sequence[str],
+    logit_bytes: int = 0,
 ) -> EngineConfig:
-    """`kv_dtypes` are those that the kernels can keep keys and values in, the best first."""
+    """`kv_dtypes` are those that the kernels can keep keys and values in, the best first; `logit_bytes` is what they take at
+    most for the logits of a step and the choice from them."""
     settlement = Settlement(options.accept_adjustments)
     dtype = activation_dtype(options, capabilities, settlement)
     if options.dtype == "auto" and dtype != facts.checkpoint_dtype:
@@ -75,7 +80,7 @@ def resolve(
     batched_tokens = _batched_tokens(options, facts, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts, settlement)
-    step_bytes = batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype] + facts.logit_bytes
+    step_bytes = batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype] + logit_bytes
     num_blocks = _num_blocks(options, capabilities, kv, max_model_len, step_bytes, chunk, settlement)
     easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, settlement)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, settlement)

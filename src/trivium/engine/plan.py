@@ -89,13 +89,14 @@ class StartPlan:
     packed: PackedWeights
     weights: WeightMemory
     kv_dtypes: tuple[str, ...]
+    logit_bytes: int  # that the kernels take at most for the logits of a step and the choice from them
     config: EngineConfig
 
     def resolve_again(self) -> EngineConfig:
         """Once the weights lie on a device of their own: the cache takes what they have left."""
         platform = self.ground.platform
         platform.give_back_unused()
-        config = resolve(self.config.options, self.facts, platform.capabilities(), self.kv_dtypes)
+        config = resolve(self.config.options, self.facts, platform.capabilities(), self.kv_dtypes, self.logit_bytes)
         longest = min(config.max_model_len, self.config.max_model_len)  # for which the model was built
         return replace(config, max_model_len=longest, adjustments=self.ground.adjustments + config.adjustments)
 
@@ -113,11 +114,11 @@ def plan_start(options: EngineOptions) -> StartPlan:
     if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     logit_bytes = ops.logit_bytes(options.max_num_seqs, spec.vocab_size, torch.device(capabilities.device).type)
-    facts = replace(ground.facts, own_weight_bytes=weights.own_bytes, logit_bytes=logit_bytes)
+    facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
-    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes)
+    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, logit_bytes)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)
-    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, config)
+    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, logit_bytes, config)
 
 
 def scheduler_limits(config: EngineConfig) -> SchedulerLimits:

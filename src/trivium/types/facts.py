@@ -16,7 +16,6 @@ class ModelFacts(Struct, frozen=True):
     num_weights: int = 0  # 0: unknown
     weight_bytes: int = 0  # as they are stored; 0: unknown
     own_weight_bytes: int = 0  # as the kernels lay them, in memory that cannot be dropped and read again
-    logit_bytes: int = 0  # that the logits of a step and the choice from them take at most, by the kernels that run
 
 
 class EncoderFacts(Struct, frozen=True):
