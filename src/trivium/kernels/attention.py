@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -19,6 +20,27 @@ class AttentionBatch:
     num_single: int = 0  # rows at the front that have one token each
     is_decode: bool = False  # all rows have one token, and none sees what another writes in this step
     spans: tuple[tuple[int, int], ...] = ()  # (tokens, keys) of each row after the single ones; (): not told
+
+    @cached_property  # once for all layers
+    def single_rows(self) -> AttentionBatch:
+        """The rows at the front that have one token each."""
+        return self.rows(slice(0, self.num_single), self.slots[: self.num_single])
+
+    @cached_property
+    def other_rows(self) -> AttentionBatch:
+        """The rows behind those; their `query_starts` and `slots` count in the whole step."""
+        return self.rows(slice(self.num_single, None), self.slots)
+
+    def rows(self, rows: slice, slots: Tensor) -> AttentionBatch:
+        starts = self.query_starts[rows.start :] if rows.stop is None else self.query_starts[: rows.stop + 1]
+        return replace(
+            self,
+            query_starts=starts,
+            context_lens=self.context_lens[rows],
+            block_table=self.block_table[rows],
+            slots=slots,
+            num_single=0,
+        )
 
 
 @dataclass(frozen=True)

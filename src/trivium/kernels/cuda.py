@@ -219,11 +219,10 @@ class CudaKernels:
         if (single := batch.num_single) == 0:
             return self._attend_rows(q, k, v, keys, values, batch, rules, out=None)
         out = torch.empty((len(q), q.shape[1]), dtype=q.dtype, device=q.device)
-        front = _rows(batch, slice(0, single), slots=batch.slots[:single])
-        self._decode(q[:single], k[:single], v[:single], None, None, keys, values, front, rules, out=out[:single])
+        front = q[:single], k[:single], v[:single]
+        self._decode(*front, None, None, keys, values, batch.single_rows, rules, out=out[:single])
         if single < len(batch.context_lens):
-            back = _rows(batch, slice(single, None), slots=batch.slots)
-            self._attend_rows(q, k, v, keys, values, back, rules, out=out)
+            self._attend_rows(q, k, v, keys, values, batch.other_rows, rules, out=out)
         return out
 
     def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, layers: ExpertLayers) -> Tensor:
@@ -323,7 +322,7 @@ class CudaKernels:
             return self._prefill(q, keys, values, batch, rules, out)
         out = torch.empty((len(q), q.shape[1]), dtype=q.dtype, device=q.device) if out is None else out
         if first:
-            self._prefill(q, keys, values, _rows(batch, slice(0, first), slots=batch.slots), rules, out)
+            self._prefill(q, keys, values, batch.rows(slice(0, first), batch.slots), rules, out)
         num_rows = len(batch.spans) - first
         prompt_attention(q, k, v, batch.query_starts[first:], num_rows, rules, tiles, out)
         return out
@@ -353,18 +352,6 @@ class CudaKernels:
         routed = route(self.linear(x, layers.router, None), layers.top_k, layers.norm_topk_prob)
         ids = routed.experts.long()
         return hidden + self.experts(x, ids, routed.shares, layers.gate, layers.up, layers.down, layers.activation)
-
-
-def _rows(batch: AttentionBatch, rows: slice, slots: Tensor) -> AttentionBatch:
-    starts = batch.query_starts[rows.start :] if rows.stop is None else batch.query_starts[: rows.stop + 1]
-    return replace(
-        batch,
-        query_starts=starts,
-        context_lens=batch.context_lens[rows],
-        block_table=batch.block_table[rows],
-        slots=slots,
-        num_single=0,
-    )
 
 
 def _new_prompts(spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
