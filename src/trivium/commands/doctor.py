@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from trivium.commands.energy import check_telemetry, energy_meter
 from trivium.commands.model import stored_model
 from trivium.commands.options import read_options
 from trivium.commands.report_lines import doctor_report
@@ -32,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         found = diagnose(options, path, args.context)
     port = check_port(server.host, server.port, is_asked_for="port" in args)
-    found = replace(found, report=replace(found.report, checks=(*found.report.checks, port)))
+    telemetry = None if found.facts is None else check_telemetry(found.facts.running.telemetry, energy_meter())
+    checks = (*found.report.checks, *filter(None, [telemetry]), port)
+    found = replace(found, report=replace(found.report, checks=checks))
     if args.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:

@@ -15,6 +15,8 @@ def doctor_report(report: Report) -> Iterator[str]:
     yield from kernel_lines(report)
     if report.graph:
         yield f"graph     {report.graph}"
+    if report.compiles:
+        yield f"compiles  {report.compiles}"
     yield from memory_lines(report)
     yield from choice_lines(report)
     yield from _check_lines(report.checks)

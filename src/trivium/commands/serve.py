@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trivium.commands.energy import energy_meter
 from trivium.commands.entrance import read_entrance
 from trivium.commands.open_files import raise_open_files_limit
 from trivium.commands.options import read_options
@@ -24,9 +25,7 @@ from trivium.commands.settings import AccessSettings, ServeSettings
 from trivium.commands.start_news import tell_start
 from trivium.formats.home import default_root
 from trivium.llm.async_llm import AsyncLLM
-from trivium.observe.energy import EnergyMeter
 from trivium.observe.log_lines import set_up_logging
-from trivium.platform.nvml import GpuEnergy, NvmlError
 from trivium.records.records import Records
 from trivium.serve.access.entrance import Entrance
 from trivium.serve.limits import Limits, changed
@@ -105,7 +104,7 @@ async def _serve(
     state.wording = Wording(settings.reasoning_field, settings.named_call_finish)
     if settings.price_file:
         state.prices = read_prices(Path(settings.price_file))
-    state.meter = EnergyMeter(gpus=_gpu_energy())
+    state.meter = energy_meter()
     exporting = _export_spans(state, settings.otlp_endpoint)
     server = HttpServer(state, listener, public_app(state, entrance), entrance.tls)
     wind_down = WindDown(state, settings.drain_seconds, say)
@@ -149,14 +148,6 @@ async def _serve(
         await cancel_and_wait(*exporting)
     say("stopped")
     return 0
-
-
-def _gpu_energy() -> Callable[[], float | None] | None:
-    """None: there are no GPUs, or they do not tell."""
-    try:
-        return GpuEnergy().read
-    except NvmlError:
-        return None
 
 
 def _export_spans(state: ServerState, endpoint: str | None) -> list[asyncio.Task[None]]:

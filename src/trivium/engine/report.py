@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from trivium.config.resolve import EngineConfig
-from trivium.engine.plan import Ground, StartPlan, ops_of
+from trivium.engine.plan import Ground, StartPlan, asked, ops_of
 from trivium.execute.graph import GraphMode
 from trivium.execute.rows import Rows
 from trivium.kernels.facts import planned_graph, slower_than_could_be
@@ -17,6 +17,7 @@ from trivium.models.kv_cache import KVCache
 from trivium.models.rope import rope_table_bytes
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_memory import WeightMemory
+from trivium.platform.contract import Compile
 from trivium.platform.host_memory import resident_bytes
 from trivium.platform.select import Selection
 from trivium.types.kv import blocks_needed, row_bytes
@@ -44,6 +45,7 @@ def report_plan(plan: StartPlan, context: int | None = None) -> Report:
         model=_describe_model(plan.spec, config),
         kernels=kernels_of(plan.ground.ops, ops_of(plan.spec)),
         graph=planned_graph(plan.ground.ops),
+        compiles=_compiles(plan.ground),
         memory=tuple(_planned_memory(plan)),
         room=room_for(config, context),
         fallbacks=fallbacks_of(plan.ground, ops_of(plan.spec), plan.spec.quantization),
@@ -96,6 +98,19 @@ def describe_platform(selection: Selection) -> PlatformReport:
             ConsideredPlatform(one.name, one.detection.state, one.detection.reason) for one in selection.considered
         ),
     )
+
+
+def _compiles(ground: Ground) -> str:
+    if not ground.ops.compiles_at_first_use:
+        return ""
+    return compile_sentence(asked(ground.platform, "imported", ground.platform.imported).compile.value)
+
+
+def compile_sentence(told: Compile | None) -> str:
+    if told is None:
+        return "kernels, at a first start; the platform does not say for how long"
+    again = "the next start finds them made" if told.cached else "and at every start again"
+    return f"kernels by {told.backend}, about {told.expected_seconds:g} s at a first start; {again}"
 
 
 def fallbacks_of(ground: Ground, used: Collection[str], quantization: str | None) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class Report(Struct, frozen=True, kw_only=True):
     model: ModelReport | None = None  # None: refused before it was known, or none was asked for
     kernels: tuple[KernelChoice, ...] = ()  # of the ops that the model uses
     graph: str = ""  # what is planned
+    compiles: str = ""  # what is made for this machine at a first start, and for how long
     memory: tuple[MemoryUse, ...] = ()
     room: Room | None = None
     fallbacks: tuple[str, ...] = ()  # what runs slower than it could here, and why
