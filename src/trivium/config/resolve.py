@@ -30,7 +30,7 @@ DEFAULT_BATCHED_TOKENS_DEDICATED = 8192  # where the memory is the engine's own,
 # There a small model computes 8,192 tokens in less time (20 ms for 0.6 billion weights, on an H200) than the host takes to
 # launch all their kernels.
 DEFAULT_BATCHED_TOKENS_SMALL_MODEL = 16384
-SMALL_MODEL_WEIGHTS = 2_000_000_000
+SMALL_MODEL_BYTES = 4_000_000_000  # of its weights, as they are stored
 
 # Of a device with its own memory, for what no formula tells: loaded kernels, work spaces, recorded steps.
 DEVICE_MARGIN_BYTES = 1 << 30
@@ -131,7 +131,7 @@ def _resolve_kv_dtype(
 def default_batched_tokens(facts: ModelFacts, capabilities: Capabilities) -> int:
     if not capabilities.memory_is_dedicated:
         return DEFAULT_BATCHED_TOKENS
-    is_small = 0 < facts.num_weights <= SMALL_MODEL_WEIGHTS
+    is_small = 0 < facts.weight_bytes <= SMALL_MODEL_BYTES
     return DEFAULT_BATCHED_TOKENS_SMALL_MODEL if is_small else DEFAULT_BATCHED_TOKENS_DEDICATED
 
 

@@ -251,9 +251,13 @@ def _model_facts(source: ModelSource, spec: ModelSpec, options: EngineOptions) -
         checkpoint_dtype=spec.dtype,
         activations_per_token=spec.activations_per_token,
         vocab_size=spec.vocab_size,
-        num_weights=sum(math.prod(shape) for shape in weight_shapes(spec).values()),
-        weight_bytes=0 if options.load_format == "dummy" else _stored_bytes(source),
+        weight_bytes=_drawn_bytes(spec) if options.load_format == "dummy" else _stored_bytes(source),
     )
+
+
+def _drawn_bytes(spec: ModelSpec) -> int:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return sum(math.prod(shape) for shape in weight_shapes(spec).values()) * dtype.itemsize
 
 
 def _stored_bytes(source: ModelSource) -> int:

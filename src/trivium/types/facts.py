@@ -13,8 +13,7 @@ class ModelFacts(Struct, frozen=True):
     checkpoint_dtype: str  # of the weights that are not quantized
     activations_per_token: int = 0  # elements that a step holds at once at most
     vocab_size: int = 0
-    num_weights: int = 0  # 0: unknown
-    weight_bytes: int = 0  # as they are stored; 0: unknown
+    weight_bytes: int = 0  # as they are stored, or would be where they are drawn; 0: unknown
     own_weight_bytes: int = 0  # as the kernels lay them, in memory that cannot be dropped and read again
 
 

@@ -120,7 +120,7 @@ def test_weights_that_leave_no_room_for_a_cache_are_refused_with_the_numbers() -
 
 def test_a_device_of_its_own_computes_more_tokens_at_once() -> None:
     assert resolve(options(), FACTS, CPU, KV_DTYPES).max_batched_tokens == 2048
-    small, large = (replace(FACTS, num_weights=count) for count in (600_000_000, 8_000_000_000))
+    small, large = (replace(FACTS, weight_bytes=count) for count in (1_200_000_000, 16_000_000_000))
     assert resolve(options(), small, CPU, KV_DTYPES).max_batched_tokens == 2048
     assert resolve(options(), FACTS, GPU, KV_DTYPES).max_batched_tokens == 8192
     assert resolve(options(), large, GPU, KV_DTYPES).max_batched_tokens == 8192
