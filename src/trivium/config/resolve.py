@@ -5,7 +5,7 @@ A value that the user set is kept or refused, and changed only where that was ac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -59,9 +59,11 @@ def resolve(
     capabilities: Capabilities,
     kv_dtypes: Sequence[str],
     logit_bytes: int = 0,
+    activations_held: Callable[[int], int] | None = None,
 ) -> EngineConfig:
     """`kv_dtypes` are those that the kernels can keep keys and values in, the best first; `logit_bytes` is what they take at
-    most for the logits of a step and the choice from them."""
+    most for the logits of a step and the choice from them; `activations_held` tells the elements that a step of so many tokens
+    holds at once (None: all activations of all of them)."""
     settlement = Settlement(options.accept_adjustments)
     dtype = activation_dtype(options, capabilities, settlement)
     if options.dtype == "auto" and dtype != facts.checkpoint_dtype:
@@ -80,7 +82,8 @@ def resolve(
     batched_tokens = _batched_tokens(options, facts, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts, settlement)
-    step_bytes = batched_tokens * facts.activations_per_token * BYTES_PER_ELEMENT[dtype] + logit_bytes
+    held = activations_held(batched_tokens) if activations_held else batched_tokens * facts.activations_per_token
+    step_bytes = held * BYTES_PER_ELEMENT[dtype] + logit_bytes
     num_blocks = _num_blocks(options, capabilities, kv, max_model_len, step_bytes, chunk, settlement)
     easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, settlement)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, settlement)

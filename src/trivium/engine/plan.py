@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,13 +91,21 @@ class StartPlan:
     weights: WeightMemory
     kv_dtypes: tuple[str, ...]
     logit_bytes: int  # that the kernels take at most for the logits of a step and the choice from them
+    activations_held: Callable[[int], int]  # elements, by a step of so many tokens
     config: EngineConfig
 
     def resolve_again(self) -> EngineConfig:
         """Once the weights lie on a device of their own: the cache takes what they have left."""
         platform = self.ground.platform
         platform.give_back_unused()
-        config = resolve(self.config.options, self.facts, platform.capabilities(), self.kv_dtypes, self.logit_bytes)
+        config = resolve(
+            self.config.options,
+            self.facts,
+            platform.capabilities(),
+            self.kv_dtypes,
+            self.logit_bytes,
+            self.activations_held,
+        )
         longest = min(config.max_model_len, self.config.max_model_len)  # for which the model was built
         return replace(config, max_model_len=longest, adjustments=self.ground.adjustments + config.adjustments)
 
@@ -115,10 +124,11 @@ def plan_start(options: EngineOptions) -> StartPlan:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     logit_bytes = ops.logit_bytes(options.max_num_seqs, spec.vocab_size, torch.device(capabilities.device).type)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
+    held = partial(spec.activations_held, together=ops.tokens_together)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
-    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, logit_bytes)
+    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, logit_bytes, held)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)
-    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, logit_bytes, config)
+    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, logit_bytes, held, config)
 
 
 def scheduler_limits(config: EngineConfig) -> SchedulerLimits:

@@ -36,6 +36,9 @@ def record(
     return recording.compile(result, native)
 
 
+TOKENS_TOGETHER = 136  # at most: program.cpp cuts a step's tokens into equal parts of about 128
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """A float32 tensor [T, *shape] of a step. Values that are views of one another share an id."""

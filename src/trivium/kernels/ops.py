@@ -138,6 +138,7 @@ class Ops:
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
     # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
     invariant: frozenset[str] = frozenset()
+    tokens_together: int | None = None  # of a recorded step, between two calls of attention; None: all
     # (rows, tokens of the vocabulary, torch's device type): what their logits and the choice from them take at most
     logit_bytes: Callable[[int, int, str], int] = reference_logit_bytes
 

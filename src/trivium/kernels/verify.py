@@ -77,11 +77,11 @@ def without(ops: Ops, problems: dict[str, str]) -> Ops:
     if CAPTURED in problems:
         changes["capture"] = None
     if RECORDED in problems:
-        changes["record"] = None
+        changes |= {"record": None, "tokens_together": None}
     reference = reference_ops("")
     if wrong := [op for op in OP_NAMES if op in problems]:
         changes |= {op: getattr(reference, op) for op in wrong}
-        changes |= {"fused": None, "record": None, "joins_layers": False}
+        changes |= {"fused": None, "record": None, "tokens_together": None, "joins_layers": False}
         changes["invariant"] = ops.invariant - frozenset(wrong)
         changes["logit_bytes"] = reference.logit_bytes  # the larger bound
         changes["providers"] = ops.providers | {op: Provider("reference", problems[op]) for op in wrong}

@@ -213,6 +213,14 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         laid = max(self.hidden_size, self.num_heads * self.head_dim, self.intermediate_size)
         return 4 * self.hidden_size + heads + wide + laid
 
+    def activations_held(self, num_tokens: int, together: int | None) -> int:
+        """Elements that a step of so many tokens holds at once at most. `together`: how many tokens are taken at a time between
+        two calls of attention; all of them have the residual, their heads and what is mixed. None, or experts: all at once."""
+        if together is None or self.moe is not None:
+            return num_tokens * self.activations_per_token
+        kept = self.hidden_size + 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        return num_tokens * kept + min(num_tokens, together) * self.activations_per_token
+
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """The key/value cache that this model needs; `dtype` is a torch dtype's name."""
         return KVSpec(
