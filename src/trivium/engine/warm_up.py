@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from trivium.config.resolve import EngineConfig
 from trivium.engine.plan import scheduler_limits
 from trivium.execute.runner import Runner
+from trivium.kernels.attention import PLANNED_LENGTHS
 from trivium.schedule.scheduler import Scheduler
 from trivium.types.request import Request, Sampling, Stopping
 
@@ -33,6 +34,7 @@ def warm_up(config: EngineConfig, runner: Runner, vocab_size: int) -> None:
         ([SHORT] * min(MANY, scheduler.limits.max_rows - 1), LONG, GREEDY),
         ([full + MIDDLE], None, GREEDY),
         ([full // 2 + 3], None, GREEDY),  # libraries have other kernels for lengths that are no multiple of theirs
+        *(([length], None, GREEDY) for length in range(PLANNED_LENGTHS, full, PLANNED_LENGTHS)),
     ):
         _serve(scheduler, runner, prompts, later, vocab_size, sampling)
 

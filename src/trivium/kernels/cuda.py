@@ -26,7 +26,7 @@ from trivium.kernels import (
     write_kv,
 )
 from trivium.kernels import route as route_op
-from trivium.kernels.attention import AttentionBatch, HeadRules
+from trivium.kernels.attention import PLANNED_LENGTHS, AttentionBatch, HeadRules
 from trivium.kernels.gated import Activation
 from trivium.kernels.graph_capture import GraphCapture
 from trivium.kernels.kv_layout import PlainLayout
@@ -49,10 +49,6 @@ from trivium.types.compile_target import CompileTarget
 
 # Whether kernels begin before those ahead of them have ended, where a card can do that (triton/early_launch.py).
 STARTS_EARLY = True
-# A row without earlier keys is attended to by the library from so many tokens on, if they are a multiple of its step: it is
-# a tenth faster than our kernel, but takes 40 ms to plan for each length that is new to it (seen with cuDNN on an H200).
-LIBRARY_ATTENTION_TOKENS = 2048
-LIBRARY_ATTENTION_STEP = 1024
 # Of a logit: as a product gives it, and where a captured step leaves it.
 PRODUCT_LOGIT_BYTES = 6
 
@@ -366,8 +362,8 @@ def _new_prompts(spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
 def _library_attends(tokens: int, keys: int, q: Tensor, rules: HeadRules) -> bool:
     return (
         tokens == keys
-        and tokens >= LIBRARY_ATTENTION_TOKENS
-        and tokens % LIBRARY_ATTENTION_STEP == 0
+        and tokens > 0
+        and tokens % PLANNED_LENGTHS == 0
         and q.dtype in (torch.bfloat16, torch.float16)
         and rules.head_dim in (64, 128)
         and rules.window is None

@@ -113,7 +113,7 @@ def attention_cases(random: Generator, dtype: torch.dtype, is_large: bool) -> It
             "mixed": [(1, 40), (1, 700), (33, 70), (9, 9), (700, 701), (1, 1)],
             "prompts": [(1, 40), (33, 70), (300, 300), (77, 77), (129, 129), (1, 1), (256, 256), (640, 640)],
             "long": [(2500, 2500)],
-            "long, a multiple of 1024": [(3072, 3072)],
+            "long, a multiple of 4096": [(4096, 4096)],
         }
     for num_q, num_kv, size, half in heads:
         for name, rows in batches.items():
