@@ -74,7 +74,7 @@ def _attend(
     num_queries, num_heads, dim = queries.shape
     num_keys, num_kv_heads, _ = keys.shape
     grouped = queries.float().view(num_queries, num_kv_heads, num_heads // num_kv_heads, dim)
-    scores = torch.einsum("nhgd,khd->hgnk", grouped, keys) * scale
+    scores = torch.einsum("nhgd,khd->hgnk", grouped, keys).mul_(scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     distance = (
@@ -82,7 +82,8 @@ def _attend(
         - torch.arange(num_keys, device=queries.device)[None, :]
     )
     visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+    weights = torch.softmax(scores.masked_fill_(~visible, float("-inf")), dim=-1)
+    del scores
     return torch.einsum("hgnk,khd->nhgd", weights, values).reshape(queries.shape).to(queries.dtype)
 
 

@@ -11,6 +11,9 @@ from trivium.kernels.cases import Case, normal
 
 TOLERANCE = 1e-6
 
+# What is turned is copied several times on its way: so many tokens at a time.
+_TOKENS_AT_ONCE = 256
+
 
 def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """q [T, Hq, D], k [T, Hkv, D], cos and sin float32 [T, half] -> turned q and k.
@@ -22,10 +25,15 @@ def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, T
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
-    cos, sin = cos[:, None], sin[:, None]
-    first, second = x[..., :half].float(), x[..., half : 2 * half].float()
-    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return torch.cat([turned.to(x.dtype), x[..., 2 * half :]], dim=-1)
+    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    for start in range(0, len(x), _TOKENS_AT_ONCE):
+        tokens = slice(start, start + _TOKENS_AT_ONCE)
+        c, s = cos[tokens, None], sin[tokens, None]
+        first, second = x[tokens, :, :half].float(), x[tokens, :, half : 2 * half].float()
+        turned[tokens, :, :half] = first * c - second * s
+        turned[tokens, :, half : 2 * half] = second * c + first * s
+        turned[tokens, :, 2 * half :] = x[tokens, :, 2 * half :]
+    return turned
 
 
 def cases(random: Generator) -> Iterator[Case]:
