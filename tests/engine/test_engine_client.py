@@ -17,6 +17,7 @@ import uvloop
 from echo_client import echo_client, request, tokens_of
 from echo_core import BAD_ADD, BAD_ROW, BAD_STEP, HARD_EXIT, UNFIT_DEVICE, next_token
 
+from trivium.engine.child import EngineProcess
 from trivium.engine.client import EngineClient, EngineState, Supervision, ready_ended_or_silent
 from trivium.types.delta import FinishReason
 from trivium.types.errors import (
@@ -206,6 +207,30 @@ def test_a_failed_step_ends_its_requests_with_the_reason_and_the_engine_comes_ba
         with pytest.raises(EngineDeadError, match="the device is on fire"):
             await tokens_of(client, request("r", prompt=(BAD_STEP,)))
         assert await tokens_of(client, request("r")) == {0: echoed("r", 0, 3, 20)}
+
+    with_client(work)
+
+
+def test_whoever_comes_while_a_dead_process_is_cleared_away_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    clearing, cleared = asyncio.Event(), asyncio.Event()
+    end = EngineProcess.end
+
+    async def end_when_told(process: EngineProcess, timeout: float) -> None:
+        clearing.set()
+        await cleared.wait()
+        await end(process, timeout)
+
+    async def work(client: EngineClient) -> None:
+        monkeypatch.setattr(EngineProcess, "end", end_when_told)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        await clearing.wait()
+        answer = asyncio.create_task(tokens_of(client, request("late")))
+        asked = asyncio.create_task(client.stats())
+        await asyncio.sleep(0)
+        cleared.set()
+        assert await answer == {0: echoed("late", 0, 3, 20)}
+        await asked
 
     with_client(work)
 

@@ -312,6 +312,8 @@ class EngineClient:
             code = child.ended.result()
             return EngineDeadError(child.last_words or f"the engine process {_describe_exit(code)}")
         finally:
+            if self._state is EngineState.READY:
+                self._set_state(EngineState.RESTARTING)  # so that nobody is let in where no process is
             self._child = None
             self._watchdog = None
             self._last_stats = None
@@ -420,7 +422,8 @@ class EngineClient:
     async def _until_serving(self) -> None:
         try:
             async with asyncio.timeout(self._supervision.start_timeout):
-                await self._settled.wait()
+                while self._state in (EngineState.STARTING, EngineState.RESTARTING):
+                    await self._settled.wait()
         except TimeoutError:
             raise EngineDeadError("the engine is starting and was not ready in time") from None
         if self._state is EngineState.DRAINING:
