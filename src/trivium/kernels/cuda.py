@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,9 @@ from trivium.kernels.triton.sorted_experts import can_be_described, sorted_exper
 from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
 from trivium.types.compile_target import CompileTarget
 
+if TYPE_CHECKING:
+    from trivium.kernels.cuda_ordered import OrderedKernels
+
 # Whether kernels begin before those ahead of them have ended, where a card can do that (triton/early_launch.py).
 STARTS_EARLY = True
 # Of a logit: as a product gives it, and where a captured step leaves it.
@@ -70,7 +74,11 @@ def ops_for(reason: str, target: CompileTarget) -> Ops:
 
 def gpu_ops(reason: str, num_processors: int, starts_early: bool = False) -> Ops:
     """`starts_early`: whether kernels may begin before those ahead of them have ended (triton/early_launch.py)."""
-    kernels = CudaKernels(num_processors, starts_early)
+    return ops_by(CudaKernels(num_processors, starts_early), reason)
+
+
+def ops_by(kernels: CudaKernels | OrderedKernels, reason: str) -> Ops:
+    """The table of ops, of which the kernels have those that are theirs."""
     triton, library, reference = (Provider(name, reason) for name in ("triton", "torch on the GPU", "reference"))
     providers = dict.fromkeys(OP_NAMES, triton) | {
         "embed": library,

@@ -8,31 +8,18 @@ instructions; a token that decodes takes the way of a prompt's token. Libraries 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trivium.kernels import (
-    activate,
-    embed,
-    experts,
-    layer_norm,
-    logprobs,
-    rotary,
-    text_attention,
-    write_kv,
-)
-from trivium.kernels import route as route_op
+from trivium.kernels import embed, experts, linear, logprobs
 from trivium.kernels.attention import AttentionBatch, HeadRules
-from trivium.kernels.dequantize import dequantize
+from trivium.kernels.cuda import ops_by
 from trivium.kernels.gated import Activation
-from trivium.kernels.graph_capture import GraphCapture
-from trivium.kernels.kv_layout import PlainLayout
-from trivium.kernels.linear import EXPANDED_ELEMENTS
-from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, ExpertLayers, Ops, Provider
+from trivium.kernels.ops import ENCODER_OPS, OP_NAMES, ExpertLayers, Ops
 from trivium.kernels.triton import choose
-from trivium.kernels.triton.draw import sampled
 from trivium.kernels.triton.experts import grouped_experts
 from trivium.kernels.triton.gated import gated
 from trivium.kernels.triton.heads import turn_and_store
@@ -44,46 +31,8 @@ from trivium.kernels.weights import LinearLayers, LinearWeight, Weight, stored
 
 
 def ordered_gpu_ops(reason: str) -> Ops:
-    kernels = OrderedKernels()
-    triton, library, reference = (Provider(name, reason) for name in ("triton", "torch on the GPU", "reference"))
-    providers = dict.fromkeys(OP_NAMES, triton) | {
-        "embed": library,
-        "rotary": reference,
-        "write_kv": reference,
-        "logprobs": library,
-        "layer_norm": library,
-        "activate": library,
-        "text_attention": library,
-    }
-    return Ops(
-        prepare=lambda weight: weight,
-        linear=kernels.linear,
-        embed=kernels.embed,
-        rms_norm=rms_norm,
-        rotary=rotary.reference,
-        gated=gated,
-        write_kv=write_kv.reference,
-        paged_attention=kernels.paged_attention,
-        route=route_op.reference,
-        experts=kernels.experts,
-        sample=sampled,
-        logprobs=ordered_logprobs,
-        layer_norm=layer_norm.reference,
-        activate=activate.reference,
-        text_attention=text_attention.reference,
-        kv_layout=PlainLayout(),
-        record=None,
-        packing=None,
-        takes_stored_floats=False,
-        has_own_threads=False,
-        providers=providers,
-        fallbacks=kernels.fallbacks,
-        fused=kernels,
-        capture=GraphCapture(),
-        compiles_at_first_use=True,
-        joins_layers=True,
-        invariant=frozenset(OP_NAMES) - frozenset(ENCODER_OPS),
-    )
+    ops = ops_by(OrderedKernels(), reason)
+    return replace(ops, logprobs=ordered_logprobs, invariant=frozenset(OP_NAMES) - frozenset(ENCODER_OPS))
 
 
 class OrderedKernels:
@@ -97,11 +46,7 @@ class OrderedKernels:
         if isinstance(weight, Tensor):
             return self._product(x, weight.to(x.dtype), bias=bias)
         self.fallbacks["linear: quantized weight"] += 1
-        num_out, num_in = weight.shape
-        step = max(1, EXPANDED_ELEMENTS // num_in)
-        parts = [self._product(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
-        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-        return y if bias is None else y + bias.to(x.dtype)
+        return linear.by_parts(x, weight, bias, self._product)
 
     def embed(self, ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
         if not isinstance(weight, Tensor):

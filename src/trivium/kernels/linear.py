@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +24,16 @@ def reference(x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
     weight = stored(weight)
     if not isinstance(weight, QuantizedTensor):
         return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return by_parts(x, weight, bias, F.linear)
+
+
+def by_parts(
+    x: Tensor, weight: QuantizedTensor, bias: Tensor | None, product: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """As `reference`; `product` multiplies x with some rows of the weight, expanded."""
     num_out, num_in = weight.shape
     step = max(1, EXPANDED_ELEMENTS // num_in)
-    parts = [F.linear(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
+    parts = [product(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
     return y if bias is None else y + bias.to(x.dtype)
 

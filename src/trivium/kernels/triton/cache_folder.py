@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import tempfile
 
 from triton import knobs
@@ -19,6 +21,7 @@ def make_cache_usable() -> None:
             return
     except OSError as error:
         knobs.cache.dir = tempfile.mkdtemp(prefix="trivium-kernels-")
+        atexit.register(shutil.rmtree, knobs.cache.dir, ignore_errors=True)
         log.warning(
             "compiled kernels cannot be kept in %s (%s): they go to %s, and every start compiles anew",
             folder, error.strerror, knobs.cache.dir,
