@@ -174,6 +174,16 @@ def test_a_refusal_is_told_and_can_be_tried_again(parrot: ServerProcess, open_pa
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
 
 
+def test_an_answer_without_a_word_says_so(parrot: ServerProcess, open_page: Open) -> None:
+    page = open_page(parrot)
+    ask(page, spoken(""))
+    expect(answers(page)).to_contain_text("The model ended its answer without a word.")
+    expect(answers(page).locator(".figures")).to_have_text(re.compile(r"^1 token\b"))
+    ask(page, spoken("Now I speak."))
+    expect(answers(page).nth(1)).to_contain_text("Now I speak.")
+    expect(answers(page).nth(1)).not_to_contain_text("without a word")
+
+
 def test_a_schema_is_obeyed(server: ServerProcess, open_page: Open) -> None:
     page = open_page(server)
     page.get_by_role("radio", name="Schema").check()

@@ -55,12 +55,12 @@ class Clock {
   }
 
   figures() {
-    if (this.#first === null) return null;
+    if (this.#first === null && this.usage === null) return null;
     const tokens = this.usage?.completion_tokens ?? this.#pieces;
     const seconds = (this.#last - this.#first) / 1000;
     return {
       tokens,
-      firstToken: this.#first - this.#asked, // ms
+      firstToken: this.#first === null ? null : this.#first - this.#asked, // ms; null where nothing was said
       rate: tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null, // tokens/s after the first
       cached: this.usage?.prompt_tokens_details?.cached_tokens ?? 0,
       prompt: this.usage?.prompt_tokens ?? null,

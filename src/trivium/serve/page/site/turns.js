@@ -3,6 +3,7 @@
 import { accountOf } from "./account.js";
 import { copyButton } from "./copy.js";
 import { freshId, make } from "./dom.js";
+import { duration, plural } from "./figures.js";
 import { icon } from "./icons.js";
 import { renderMarkdown } from "./markdown.js";
 import { prettyJson } from "./pretty_json.js";
@@ -31,7 +32,7 @@ export class AnswerTurn {
 
   update(isDone) {
     const { message } = this;
-    const isEmpty = message.content === "" && message.calls.length === 0;
+    const isEmpty = this.#saysNothing();
     this.waiting.hidden = isDone || !isEmpty;
     this.reasoning.hidden = message.reasoning === "";
     this.reasoning.lastChild.textContent = message.reasoning.trim();
@@ -41,6 +42,10 @@ export class AnswerTurn {
     renderMarkdown(this.prose, json === null ? message.content : "```json\n" + json + "\n```");
     this.#showCalls(isDone);
     if (isDone) this.#showEnd();
+  }
+
+  #saysNothing() {
+    return this.message.content === "" && this.message.calls.length === 0;
   }
 
   #showCalls(isDone) {
@@ -80,6 +85,7 @@ export class AnswerTurn {
     const parts = [];
     if (failure) parts.push(make("div.failure", { role: "alert" }, icon("alert"), make("span", {}, failure)));
     if (finish === "stopped") parts.push(make("p.cut", {}, "You stopped this answer."));
+    if (finish === "stop" && this.#saysNothing()) parts.push(make("p.cut", {}, "The model ended its answer without a word."));
     if (finish === "length") parts.push(make("p.cut", {}, "The answer was cut at its greatest length."));
     const retry = make("button", { type: "button", onclick: this.onRetry }, icon("retry", 15), "Try again");
     const copied = () => this.message.content || JSON.stringify(this.message.calls, null, 2);
@@ -97,9 +103,9 @@ function callCard(call) {
 }
 
 function figuresOf({ tokens, firstToken, rate, cached, prompt }) {
-  const parts = [`${tokens} tokens`];
+  const parts = [plural(tokens, "token")];
   if (rate !== null) parts.push(`${rate.toFixed(rate < 10 ? 1 : 0)}/s`);
-  parts.push(`first after ${firstToken < 1000 ? `${Math.round(firstToken)} ms` : `${(firstToken / 1000).toFixed(1)} s`}`);
+  if (firstToken !== null) parts.push(`first after ${duration(firstToken / 1000)}`);
   if (prompt !== null && cached > 0) parts.push(`${cached} of ${prompt} cached`);
   return make("span.figures", {}, parts.join(" · "));
 }
