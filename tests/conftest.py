@@ -1,7 +1,17 @@
-"""Before anything is imported: where there is no GPU, Triton's kernels run on its interpreter."""
+"""Before anything is imported: where there is no GPU, Triton's kernels run on its interpreter. And drawn examples are the same
+in every run, however slow it is; `--hypothesis-profile explore` draws others."""
 
+import contextlib
 import os
 from pathlib import Path
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
+
+with contextlib.suppress(ImportError):  # tests/clients has an environment of its own, without it
+    from hypothesis import HealthCheck, settings
+
+    SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
+    settings.register_profile("explore", **SLOW)
+    settings.register_profile("fixed", **SLOW, derandomize=True)
+    settings.load_profile("fixed")

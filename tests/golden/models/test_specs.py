@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFWriter, RopeScalingType
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Gemma3Config, Qwen2Config
 
@@ -206,7 +206,7 @@ ROPE_KEYS = ["rope_type", "factor", "rope_theta", "short_factor", "beta_fast", "
 ROPE_VALUES = VALUES | st.sampled_from(["linear", "dynamic", "yarn", "llama3", "longrope"])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400)
 @given(
     st.sampled_from(CONFIGS),
     st.dictionaries(
@@ -251,7 +251,7 @@ GGUF_VALUES = (
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(
     st.sampled_from(["llama", "qwen3", "gemma3", "qwen3moe"]),
     st.dictionaries(st.sampled_from(GGUF_KEYS), GGUF_VALUES, max_size=3),

@@ -47,7 +47,7 @@ def test_tenants_have_no_chain_in_common():
     assert [chain.parent for chain in outline(cache, *EVERYTHING).chains] == [-1, -1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=24), max_size=12),
     st.integers(1, 12),

@@ -153,7 +153,7 @@ def test_without_prefix_caching_nothing_is_kept():
     assert (cache.pool.num_free, cache.tree.num_nodes) == (32, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     windows=st.sampled_from([(None,), (3,), (None, 6), (1, None, 9), (4, 4)]),
     sequences=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=14), min_size=1, max_size=6),

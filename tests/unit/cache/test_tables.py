@@ -183,7 +183,7 @@ def test_what_is_still_to_be_taken_is_bounded_by_the_window():
     assert tables.num_more_blocks(4) == 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     windows=st.sampled_from([(None,), (3,), (None, 6), (5, None, 1)]),
     chunks=st.lists(st.integers(1, 9), min_size=1, max_size=8),

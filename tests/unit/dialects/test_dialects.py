@@ -107,7 +107,7 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[first:end] for first, end in itertools.pairwise(borders)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(answer=st.sampled_from(ANSWERS), places=st.lists(st.integers(0, 10_000), max_size=12))
 def test_an_answer_reads_the_same_however_it_is_cut(answer: Answer, places: list[int]) -> None:
     pieces = cut(answer.text, places)
@@ -123,7 +123,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     calls=st.sampled_from(DIALECTS),
     fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=25),
@@ -139,7 +139,7 @@ def test_any_text_reads_the_same_however_it_is_cut(calls: str, fragments: list[s
     assert pieces.reasoning_spans == whole.reasoning_spans
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(answer=st.sampled_from(ANSWERS), length=st.integers(0, 10_000))
 def test_an_answer_cut_short_invents_nothing(answer: Answer, length: int) -> None:
     """A cut inside of a mark is left out: what is there of the mark is text then."""

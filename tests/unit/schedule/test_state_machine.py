@@ -108,4 +108,4 @@ class SchedulerStory(RuleBasedStateMachine):
 
 
 TestSchedulerStory = SchedulerStory.TestCase
-TestSchedulerStory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSchedulerStory.settings = settings(max_examples=150, stateful_step_count=40)

@@ -40,7 +40,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
 KINDS = st.sampled_from(["byte-level", "spaced", "unspaced"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(kind=KINDS, data=st.data(), skip=st.booleans())
 def test_deltas_of_any_tokens_in_any_pieces_join_to_the_decoded_whole(
     tokenizers: dict[str, Tokenizer], kind: str, data: st.DataObject, skip: bool
@@ -52,7 +52,7 @@ def test_deltas_of_any_tokens_in_any_pieces_join_to_the_decoded_whole(
     assert "".join(deltas) == tokenizer.decode([id for piece in pieces for id in piece], skip_special_tokens=skip)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(kind=KINDS, text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_no_delta_of_whole_text_holds_a_replacement_character(
     tokenizers: dict[str, Tokenizer], kind: str, text: str

@@ -29,7 +29,7 @@ def first_complete(text: str, stops: list[str], ignored: int = 0) -> tuple[int, 
     return None
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(text=TEXTS, stops=STOPS, places=st.lists(st.integers(0, 100), max_size=8), include=st.booleans())
 def test_any_cutting_finds_what_a_search_of_the_whole_text_finds(
     text: str, stops: list[str], places: list[int], include: bool
@@ -45,7 +45,7 @@ def test_any_cutting_finds_what_a_search_of_the_whole_text_finds(
         assert shown == text[: end if include else start]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(text=TEXTS, stops=STOPS, places=st.lists(st.integers(0, 100), max_size=8), min_tokens=st.integers(0, 6))
 def test_a_stop_string_within_the_first_min_tokens_is_text(
     text: str, stops: list[str], places: list[int], min_tokens: int
@@ -58,7 +58,7 @@ def test_a_stop_string_within_the_first_min_tokens_is_text(
     assert search.matched == (None if match is None else text[match[0] : match[1]])
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(text=TEXTS, stops=STOPS, places=st.lists(st.integers(0, 100), max_size=8))
 def test_only_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str], places: list[int]) -> None:
     search = StopStrings(stops)

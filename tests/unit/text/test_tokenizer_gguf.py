@@ -224,7 +224,7 @@ def test_sentencepiece_without_a_space_prefix_as_gemma_has_it(tmp_path: Path, un
     assert tokenizer.decode(tokenizer.encode(" the")) == " the"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=st.text(alphabet="thequick dog\n日本é🙂ᚠ1", max_size=60))
 def test_sentencepiece_agrees_with_the_library_on_any_text(unspaced_tokenizer, text: str) -> None:
     tokenizer, oracle = unspaced_tokenizer
@@ -262,7 +262,7 @@ def merged_by_score(pieces: list[str], scores: list[float], text: str) -> list[s
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_merging_goes_by_score_whatever_the_scores_are(tmp_path_factory, data: st.DataObject) -> None:
     longer = data.draw(st.lists(st.text("abc", min_size=2, max_size=4), unique=True, max_size=12))
