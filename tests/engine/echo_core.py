@@ -27,6 +27,7 @@ BAD_ROW = 251  # a prompt that begins with it: the row fails
 BAD_STEP = 252  # … the whole step raises
 BAD_ADD = 253  # … the request cannot be taken in
 HARD_EXIT = 254  # … the process ends without a word
+ENDLESS = 30_000  # tokens, a minute of them: no request for so many ends before its test, though that be held up
 
 
 def next_token(request_id: str, index: int, position: int) -> int:
@@ -38,6 +39,7 @@ class EchoCore:
     when there is such a file; others run."""
 
     step_seconds = 0.002
+    max_model_len = 32768
 
     def __init__(self, options: EngineOptions, tell: TellProgress) -> None:
         if options.model == "missing":
@@ -48,7 +50,7 @@ class EchoCore:
             tell(StartProgress(StartStage.WEIGHTS, done=3 * 10**9, total=16 * 10**9))
             while not os.path.exists(options.model):
                 time.sleep(0.01)
-        num_blocks, max_model_len = 64, 512
+        num_blocks, max_model_len = 4096, self.max_model_len
         self.card = ModelCard(
             name="echo",
             path=options.model,

@@ -26,7 +26,12 @@ class SmallModel:
 
 
 def save_llama(
-    directory: Path, vocab_size: int, eos_token_id: int, seed: int, initializer_range: float = 0.2
+    directory: Path,
+    vocab_size: int,
+    eos_token_id: int,
+    seed: int,
+    initializer_range: float = 0.2,
+    context: int = 256,
 ) -> LlamaForCausalLM:
     """The default range is so wide that tokens are told apart by far more than rounding."""
     torch.manual_seed(seed)
@@ -37,7 +42,7 @@ def save_llama(
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=context,
         initializer_range=initializer_range,
         bos_token_id=BOS,
         eos_token_id=eos_token_id,
@@ -49,8 +54,8 @@ def save_llama(
     return oracle
 
 
-def save_small_model(directory: Path) -> SmallModel:
-    oracle = save_llama(directory, vocab_size=384, eos_token_id=EOS, seed=0)
+def save_small_model(directory: Path, context: int = 256) -> SmallModel:
+    oracle = save_llama(directory, vocab_size=384, eos_token_id=EOS, seed=0, context=context)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -57,7 +57,7 @@ class RawEngine:
         return self.process
 
     def receive(self) -> FromEngine:
-        assert self.socket.poll(20_000), "the engine says nothing"
+        assert self.socket.poll(120_000), "the engine says nothing"
         message = decode_from_engine(self.socket.recv())
         assert message is not None
         return message
@@ -120,7 +120,7 @@ def test_drain_refuses_new_requests_finishes_those_in_hand_and_ends_with_code_0(
     assert reason is FinishReason.LENGTH
     engine.receive_until(Drained)
     engine.socket.send(encode(Shutdown()))
-    assert process.wait(10) == 0
+    assert process.wait(120) == 0
 
 
 def test_sigterm_drains(engine: RawEngine) -> None:
@@ -134,7 +134,7 @@ def test_sigterm_drains(engine: RawEngine) -> None:
         num_tokens += sum(len(delta.tokens) for delta in message.deltas) if isinstance(message, Deltas) else 0
     assert num_tokens >= 198  # all but those that came before the signal
     engine.socket.send(encode(Shutdown()))
-    assert process.wait(10) == 0
+    assert process.wait(120) == 0
 
 
 def test_ctrl_c_of_the_terminal_is_left_to_the_parent(engine: RawEngine) -> None:
@@ -153,7 +153,7 @@ def test_a_step_that_fails_is_told_and_the_process_ends_with_an_error(
     engine.socket.send(encode(request("r", prompt=(BAD_STEP,))))
     assert "the device is on fire" in engine.receive_until(Fault).message
     engine.socket.send(encode(Shutdown()))
-    assert process.wait(10) == EXIT_FAULT
+    assert process.wait(120) == EXIT_FAULT
     assert "Traceback" in capfd.readouterr().err
 
 
@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence_without_a_traceback(
     failed = engine.receive_until(StartFailed)
     assert (failed.error.kind, failed.error.message) == ("ModelFileError", "there is no model called 'missing'")
     engine.socket.send(encode(Shutdown()))
-    assert process.wait(10) == EXIT_START_FAILED
+    assert process.wait(120) == EXIT_START_FAILED
     assert capfd.readouterr().err == ""
 
 

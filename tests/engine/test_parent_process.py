@@ -14,6 +14,7 @@ import pytest
 PRELUDE = """
 import asyncio, os, signal, sys
 from echo_client import echo_client, request, tokens_of
+from trivium.engine.client import EngineState
 """
 
 
@@ -39,7 +40,7 @@ def has_ended(pid: int) -> bool:
 
 
 def wait_until_ended(pid: int) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     while not has_ended(pid):
         assert time.monotonic() < give_up, f"process {pid} lives on"
         time.sleep(0.01)
@@ -51,7 +52,7 @@ async def main():
     await client.start()
     running = asyncio.create_task(tokens_of(client, request("r", max_tokens=500)))
     print(client.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """
@@ -62,7 +63,7 @@ def test_an_engine_does_not_outlive_its_parent(how: str, tmp_path: Path) -> None
     parent = start(RUNNING_PARENT, tmp_path)
     engine = int(line(parent))
     parent.send_signal(signal.Signals[how])
-    parent.wait(20)
+    parent.wait(120)
     wait_until_ended(engine)
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
@@ -75,8 +76,12 @@ async def main():
     await client.start()
     client.drain_on_sigterm()
     running = asyncio.create_task(tokens_of(client, request("r", max_tokens=300)))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
+    os.kill(client.pid, signal.SIGSTOP)  # until the signal has come: the request cannot end before
     print(client.pid, flush=True)
+    while client.state is EngineState.READY:
+        await asyncio.sleep(0.01)
+    os.kill(client.pid, signal.SIGCONT)
     tokens = await running
     await client.close()
     print(len(tokens[0]), client.num_restarts, flush=True)
@@ -88,7 +93,7 @@ asyncio.run(main())
     engine = int(line(parent))
     parent.terminate()
     assert line(parent) == "300 0"
-    assert parent.wait(20) == 0
+    assert parent.wait(120) == 0
     wait_until_ended(engine)
 
 
@@ -103,6 +108,6 @@ print(client.pid, flush=True)
         tmp_path,
     )
     engine = int(line(parent))
-    parent.wait(20)
+    parent.wait(120)
     wait_until_ended(engine)
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,9 +200,19 @@ def test_others_run_while_masks_are_late(small_model: SmallModel, overlap: bool)
 
 def test_others_run_while_a_grammar_is_prepared(core: EngineCore) -> None:
     """The bound request came first, and yet the free one has its tokens before it."""
+    core.add(request("warm", "a"))
+    run(core)
+    assert core.grammars.pid is not None
+    (trials,) = map(int, Path(f"/proc/{core.grammars.pid}/task/{core.grammars.pid}/children").read_text().split())
     order: list[str] = []
-    core.add(request("bound", json.dumps([f"{number:x}" for number in range(30_000)]), kind=GrammarKind.CHOICE))
-    core.add(request("free", None, max_tokens=5))
+    os.kill(trials, signal.SIGSTOP)  # it compiles nothing meanwhile
+    try:
+        core.add(request("bound", '["a", "b"]', kind=GrammarKind.CHOICE))
+        core.add(request("free", None, max_tokens=5))
+        while not order:
+            order += [delta.request_id for delta in core.step() if delta.finish_reason]
+    finally:
+        os.kill(trials, signal.SIGCONT)
     while core.has_work:
         order += [delta.request_id for delta in core.step() if delta.finish_reason]
     assert order == ["free", "bound"]
