@@ -127,7 +127,7 @@ def test_a_batch_runs(parrot: ServerProcess) -> None:
         now = litellm.retrieve_batch(batch_id=batch.id, **provider)
         return now if now.status == "completed" else None
 
-    output = litellm.file_content(file_id=wait_for(ended, 60).output_file_id, **provider)
+    output = litellm.file_content(file_id=wait_for(ended).output_file_id, **provider)
     assert json.loads(output.content)["response"]["body"]["choices"][0]["message"]["content"] == "done"
 
 

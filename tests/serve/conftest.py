@@ -8,12 +8,18 @@ import parrot_server
 import pytest
 from parrot_server import save_parrot
 from server_process import ServerProcess
-from tiny_model import MODEL, save_tiny_model
+from tiny_model import LONG_CONTEXT, MODEL, save_tiny_model
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, for tests that need answers under way: one of ENDLESS tokens does not end while they are held up."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "endless", LONG_CONTEXT)
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +34,20 @@ def server(tiny_model: Path) -> Iterator[ServerProcess]:
     assert "Traceback" not in log, log
 
 
+@pytest.fixture(scope="session")
+def endless(endless_model: Path) -> Iterator[ServerProcess]:
+    """Shared by tests that need answers under way and leave none."""
+    process = ServerProcess(str(endless_model), "--served-model-name", MODEL, "--dtype", "float32")
+    yield process
+    assert process.stop() == 0
+
+
 @pytest.fixture
-def own_server(tiny_model: Path) -> Iterator[ServerProcess]:
+def own_server(endless_model: Path) -> Iterator[ServerProcess]:
     """For tests that stop, kill or overload it."""
     process = ServerProcess(
-        str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--max-num-seqs", "4", "--max-waiting", "2"
+        str(endless_model),
+        *("--served-model-name", MODEL, "--dtype", "float32", "--max-num-seqs", "4", "--max-waiting", "2"),
     )
     yield process
     process.stop()

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from server_process import PATIENCE
+
 
 @contextmanager
 def delay_proxy(port: int, seconds: float) -> Iterator[str]:
@@ -25,13 +27,13 @@ def delay_proxy(port: int, seconds: float) -> Iterator[str]:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE)
         loop.close()
 
 

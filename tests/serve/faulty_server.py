@@ -87,7 +87,7 @@ class FaultyServer:
     def check_well(self) -> None:
         """As before: ready, idle, nothing held, and every answer right."""
         assert self.process.process.poll() is None
-        wait_for(lambda: self.process.get("/health").status_code == 200 or None, 60)
+        wait_for(lambda: self.process.get("/health").status_code == 200 or None)
         self.process.wait_until_idle()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 import trustme
 from fault_plan import FaultPlan
-from server_process import ServerProcess, wait_for
+from server_process import ServerProcess, children_of, wait_for
 
 from trivium.serve.models.sizes import PROCESS_BYTES
 from trivium.store import ModelStore
@@ -62,16 +61,12 @@ class FleetServer:
         return {one["name"].removesuffix(":latest") for one in self.process.get("/api/ps").json()["models"]}
 
     def engines(self) -> set[int]:
-        found = set[int]()
-        for path in Path(f"/proc/{self.process.process.pid}/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-                found.update(map(int, path.read_text().split()))
-        return found
+        return children_of(self.process.process.pid)
 
     def hang_up(self, told: str) -> None:
         before = self.process.log.count(told)
         os.kill(self.process.process.pid, signal.SIGHUP)
-        wait_for(lambda: self.process.log.count(told) > before or None, 30)
+        wait_for(lambda: self.process.log.count(told) > before or None)
 
     def check_well(self) -> None:
         """The model that stays has noticed nothing."""
@@ -83,5 +78,5 @@ class FleetServer:
         """And no other model is left in memory, once those that are idle were let go."""
         for name in self.loaded() - {"house"}:
             self.unload(name)
-        wait_for(lambda: self.engines() == {self.engine} or None, 30)
+        wait_for(lambda: self.engines() == {self.engine} or None)
         self.check_well()

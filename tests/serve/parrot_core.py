@@ -1,6 +1,7 @@
 """An engine without a model: it says back what stands in the prompt between the last `<|say|>` and `<|said|>`, and ends.
 
-The scheduler is the real one. So a test decides, token by token, what the model answers.
+The scheduler is the real one. So a test decides, token by token, what the model answers; and with `<|slowly|>` in the prompt,
+that an answer of many tokens is still under way however long the test is held up.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from trivium.types.step import RowStart, SampledRow, Step, StepResult, TokenLogp
 
 CONTEXT = 4096  # unless the options say otherwise
 BLOCK_SIZE = 16
-SAY, SAID, END = "<|say|>", "<|said|>", "<|im_end|>"
+SAY, SAID, SLOWLY, END = "<|say|>", "<|said|>", "<|slowly|>", "<|im_end|>"
+SLOW_SECONDS = 0.03  # a token
 
 
 class ParrotCore:
     def __init__(self, options: EngineOptions, tell: TellProgress) -> None:
         added = json.loads((Path(options.model) / "tokenizer.json").read_text())
         ids = {token["content"]: token["id"] for token in added["added_tokens"]}
-        self._say, self._said, self._end = ids[SAY], ids[SAID], ids[END]
+        self._say, self._said, self._slowly, self._end = ids[SAY], ids[SAID], ids[SLOWLY], ids[END]
         vocab_size = max(max(added["model"]["vocab"].values()), *ids.values()) + 1
         context = options.max_model_len or CONTEXT
         num_blocks = max(1024, context // BLOCK_SIZE)
@@ -91,6 +93,8 @@ class ParrotCore:
             del self._rows[row]
         for start in step.starts:
             self._rows[start.row] = start
+        if any(self._slowly in self._rows[work.row].tokens for work in step.work):
+            time.sleep(SLOW_SECONDS)
         sampled = []
         for work in step.work:
             if work.samples:

@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from parrot_core import END, SAID, SAY
+from parrot_core import END, SAID, SAY, SLOWLY
 
 FIM = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
-SPECIAL = ["<|endoftext|>", "<|im_start|>", END, SAY, SAID, *FIM]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", END, SAY, SAID, SLOWLY, *FIM]
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -39,9 +39,14 @@ def save_parrot(directory: Path, *more_special: str) -> Path:
     return directory
 
 
-def says(answer: str) -> list[dict[str, str]]:
+def spoken(answer: str, *, slowly: bool = False) -> str:
+    """What makes the parrot say so."""
+    return f"{SLOWLY if slowly else ''}{SAY}{answer}{SAID}"
+
+
+def says(answer: str, *, slowly: bool = False) -> list[dict[str, str]]:
     """Messages to which the parrot answers so."""
-    return [{"role": "user", "content": f"{SAY}{answer}{SAID}"}]
+    return [{"role": "user", "content": spoken(answer, slowly=slowly)}]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 HERE = str(Path(__file__).parent)  # where engine processes find cores of tests
 MODEL_LABEL = re.compile(r'model_name="[^"]*",|,?model_name="[^"]*"')
 READY = re.compile(r"^ready +(https?://\S+)", re.MULTILINE)
+PATIENCE = 120.0  # seconds for what takes moments: a machine of others' work may stand still for many
 
 
 class ServerProcess:
@@ -58,6 +61,8 @@ class ServerProcess:
                 "1",
                 "--state-dir",
                 str(kept_in),
+                "--limit",
+                f"stats_seconds={PATIENCE:g}",  # an engine that is held up is waited for: its numbers are those of now
                 *options,
             ],
             stderr=subprocess.PIPE,
@@ -70,7 +75,7 @@ class ServerProcess:
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.url = wait_for(self._ready_url, 60)
+        self.url = wait_for(self._ready_url)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -95,8 +100,7 @@ class ServerProcess:
     @property
     def engine_pid(self) -> int:
         """The one child of the server."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        (pid,) = {int(pid) for path in children for pid in path.read_text().split()}
+        (pid,) = children_of(self.process.pid)
         return pid
 
     def openai(self, **options: object) -> openai.OpenAI:
@@ -138,26 +142,48 @@ class ServerProcess:
             )
             return now if held == (0, 0, 0) and now["trivium_requests_in_flight"] == 0 else None
 
-        return wait_for(idle, 20)
+        return wait_for(idle)
 
     def stop(self) -> int:
         """As a service manager does it; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
-            self._reader.join(5)
+            self._reader.join(PATIENCE)
             if self._own_state is not None:
                 self._own_state.cleanup()
 
 
-def wait_for(poll: Callable[[], T | None], seconds: float) -> T:
-    """The first answer that is not None."""
+def children_of(pid: int) -> set[int]:
+    """The processes that it started."""
+    found = set[int]()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found.update(map(int, path.read_text().split()))
+    return found
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    """Nothing that it works on ends meanwhile, however long the test takes."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_for(poll: Callable[[], T | None], seconds: float = PATIENCE) -> T:
+    """The first answer that is not None. It is asked for once more when the time is over: the wait may have been that of
+    this process itself."""
     deadline = time.monotonic() + seconds
     while (value := poll()) is None:
         if time.monotonic() > deadline:
-            raise AssertionError(f"nothing came within {seconds} s")
+            if (value := poll()) is not None:
+                return value
+            raise AssertionError(f"nothing came within {seconds:g} s")
         time.sleep(0.05)
     return value

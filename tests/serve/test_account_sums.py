@@ -14,12 +14,12 @@ import pytest
 from counter_identities import accounts
 from server_process import ServerProcess, wait_for
 from test_request_accounts import check_sum
-from tiny_model import MODEL
+from tiny_model import ENDLESS, MODEL
 
 USER = [{"role": "user", "content": "Hello"}]
 CHAT = "/v1/chat/completions"
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {"enum": ["alpha", "beta"]}}}
-ENDLESS = {"messages": USER, "max_tokens": 7500, "ignore_eos": True, "stream": True}
+ON_AND_ON = {"messages": USER, "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
 WHOLE: dict[str, tuple[str, dict[str, Any], set[str]]] = {  # path, body, causes that it must have
     "chat": (CHAT, {"messages": USER, "max_tokens": 20, "ignore_eos": True}, {"prompt", "decode"}),
     "stream": (CHAT, {"messages": USER, "max_tokens": 20, "ignore_eos": True, "stream": True}, {"decode"}),
@@ -39,10 +39,10 @@ WHOLE: dict[str, tuple[str, dict[str, Any], set[str]]] = {  # path, body, causes
 
 
 @pytest.fixture(scope="module")
-def narrow(tiny_model: Path) -> Iterator[ServerProcess]:
+def narrow(endless_model: Path) -> Iterator[ServerProcess]:
     """Two sequences at a time; the later of many texts must wait for the earlier."""
     options = ("--served-model-name", MODEL, "--dtype", "float32", "--max-num-seqs", "2")
-    process = ServerProcess(str(tiny_model), *options)
+    process = ServerProcess(str(endless_model), *options)
     yield process
     told = accounts(process)
     assert process.stop() == 0
@@ -62,7 +62,7 @@ def account_of(server: ServerProcess, request_id: str) -> dict[str, Any]:
         found = server.get(f"/v1/requests/{request_id}")
         return found.json()["account"] if found.status_code == 200 else None
 
-    account = wait_for(look, 20)
+    account = wait_for(look)
     check_sum(account)
     return account
 
@@ -91,7 +91,7 @@ def test_a_stop_string_leaves_no_time_unexplained(narrow: ServerProcess) -> None
 def test_a_client_that_leaves_has_an_account_too(narrow: ServerProcess) -> None:
     for _ in range(3):
         request_id = f"left-{uuid.uuid4().hex}"
-        asked = {"model": MODEL, **ENDLESS}
+        asked = {"model": MODEL, **ON_AND_ON}
         with httpx.stream(
             "POST", narrow.url + CHAT, json=asked, headers={"X-Request-Id": request_id}, timeout=60
         ) as answer:
@@ -108,7 +108,7 @@ def test_who_waited_or_gave_way_has_an_account_too(narrow: ServerProcess) -> Non
     with httpx.Client(base_url=narrow.url, timeout=60) as http:
         streams, lines = [], []
         for request_id in ids:
-            body = {"model": MODEL, "priority": 5, **ENDLESS}
+            body = {"model": MODEL, "priority": 5, **ON_AND_ON}
             sent = http.build_request("POST", CHAT, json=body, headers={"X-Request-Id": request_id})
             streams.append(http.send(sent, stream=True))
             lines.append(streams[-1].iter_lines())
@@ -131,10 +131,10 @@ def test_lines_of_a_batch_and_responses_in_the_background_have_accounts_of_their
     kept = narrow.post("/v1/files", files={"file": ("lines.jsonl", data)}, data={"purpose": "batch"}).json()["id"]
     wish = {"input_file_id": kept, "endpoint": "/v1/completions", "completion_window": "24h"}
     batch = narrow.post("/v1/batches", wish).json()["id"]
-    wait_for(lambda: narrow.get(f"/v1/batches/{batch}").json()["status"] == "completed" or None, 60)
+    wait_for(lambda: narrow.get(f"/v1/batches/{batch}").json()["status"] == "completed" or None)
     asked = {"model": MODEL, "input": "Hello", "max_output_tokens": 16, "background": True}
     made = narrow.post("/v1/responses", asked).json()["id"]
-    wait_for(lambda: narrow.get(f"/v1/responses/{made}").json()["status"] in ("completed", "incomplete") or None, 60)
+    wait_for(lambda: narrow.get(f"/v1/responses/{made}").json()["status"] in ("completed", "incomplete") or None)
     narrow.wait_until_idle()
     new = [account for account in accounts(narrow) if account["request_id"] not in known]
     computed = [account for account in new if account.get("num_generated_tokens")]

@@ -19,7 +19,7 @@ import openai
 import pytest
 from openai.types import Batch
 from server_process import ServerProcess, wait_for
-from tiny_model import MODEL
+from tiny_model import ENDLESS, MODEL
 
 from trivium.serve.access.gate import OPEN_FOLDER, OPEN_PATHS
 from trivium.serve.app import routes
@@ -84,9 +84,9 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def locked(tiny_model: Path, key_file: Path) -> Iterator[ServerProcess]:
+def locked(endless_model: Path, key_file: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(
-        str(tiny_model),
+        str(endless_model),
         *("--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32", "--max-num-seqs", "2"),
         *("--api-key", "flag-secret", "--api-key-file", str(key_file)),
         environment={"TRIVIUM_API_KEY": "environment-secret"},
@@ -124,7 +124,7 @@ def is_open(path: str) -> bool:
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": "Basic alice-secret"}])
 def test_e12_without_a_key_every_path_known_or_not_is_refused(locked: ServerProcess, headers: dict[str, str]) -> None:
-    with httpx.Client() as client:
+    with httpx.Client(timeout=60) as client:
         answers = {
             (method, path): client.request(method, locked.url + path, headers=headers)
             for method, path in every_path()
@@ -137,11 +137,11 @@ def test_e12_without_a_key_every_path_known_or_not_is_refused(locked: ServerProc
 
 
 def test_health_and_the_page_need_no_key(locked: ServerProcess) -> None:
-    assert httpx.get(locked.url + "/health").status_code == 200
-    page = httpx.get(locked.url, headers={"accept": "text/html"})
+    assert httpx.get(locked.url + "/health", timeout=60).status_code == 200
+    page = httpx.get(locked.url, headers={"accept": "text/html"}, timeout=60)
     assert page.status_code == 200
     files = set(re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text))
-    assert files and {httpx.get(locked.url + file).status_code for file in files} == {200}
+    assert files and {httpx.get(locked.url + file, timeout=60).status_code for file in files} == {200}
 
 
 def test_e12_a_refusal_is_in_the_words_of_the_clients_language(locked: ServerProcess) -> None:
@@ -201,7 +201,9 @@ def test_only_admins_change_the_models(locked: ServerProcess) -> None:
     assert (refused.status_code, type(refused.json()["error"])) == (403, str)
     assert locked.post("/api/pull", {"model": "x"}, headers=bearer("bob")).status_code == 403
     assert (
-        httpx.request("DELETE", locked.url + "/api/delete", json={"model": "x"}, headers=bearer("bob")).status_code
+        httpx.request(
+            "DELETE", locked.url + "/api/delete", json={"model": "x"}, headers=bearer("bob"), timeout=60
+        ).status_code
         == 403
     )
     assert locked.post("/api/copy", copying, headers=bearer("alice")).status_code == 200
@@ -248,7 +250,7 @@ def test_tokens_of_prompts_and_answers_are_counted_and_what_was_overdrawn_is_wai
 
 
 def test_a_key_has_only_so_many_requests_at_once(locked: ServerProcess) -> None:
-    endless = {**ASK, "max_tokens": 7000, "stream": True}
+    endless = {**ASK, "max_tokens": ENDLESS, "stream": True}
     with httpx.stream("POST", locked.url + CHAT, json=endless, headers=bearer("single"), timeout=60) as stream:
         lines = stream.iter_lines()
         next(lines)
@@ -264,13 +266,17 @@ def test_a_key_has_only_so_many_requests_at_once(locked: ServerProcess) -> None:
 def test_a_keys_priority_decides_who_runs_first_and_a_request_cannot_raise_it(locked: ServerProcess) -> None:
     """Two endless streams fill the server. Who waits longest is not who comes first when one of them goes."""
     locked.wait_until_idle()
-    endless = {**ASK, "max_tokens": 7000, "stream": True}
-    ended: list[str] = []
+    endless = {**ASK, "max_tokens": ENDLESS, "stream": True}
 
     def ask(key: str, max_tokens: int) -> None:
         body = {**ASK, "max_tokens": max_tokens, "priority": -100}
-        assert locked.post(CHAT, body, headers=bearer(key)).status_code == 200
-        ended.append(key)
+        headers = {**bearer(key), "x-request-id": f"first-{key}"}
+        assert locked.post(CHAT, body, headers=headers).status_code == 200
+
+    def first_token(key: str) -> float:
+        """Seconds since 1970, as the server saw it."""
+        account = locked.get(f"/v1/requests/first-{key}").json()["account"]
+        return account["received"] + account["time_to_first_token"]
 
     with (
         ThreadPoolExecutor() as pool,
@@ -284,11 +290,12 @@ def test_a_keys_priority_decides_who_runs_first_and_a_request_cannot_raise_it(lo
         asked = []
         for number, (key, max_tokens) in enumerate((("bob", 1000), ("dave", 1)), 1):
             asked.append(pool.submit(ask, key, max_tokens))
-            wait_for(lambda number=number: locked.metrics()["trivium_waiting_sequences"] == number or None, 10)
+            wait_for(lambda number=number: locked.metrics()["trivium_waiting_sequences"] == number or None)
         first.close()
         for answer in asked:
             answer.result()
-    assert ended == ["dave", "bob"]
+    locked.wait_until_idle()
+    assert first_token("dave") < first_token("bob")
 
 
 def test_only_admins_see_the_sequences_and_prefixes_of_others(locked: ServerProcess) -> None:
@@ -300,7 +307,7 @@ def test_only_admins_see_the_sequences_and_prefixes_of_others(locked: ServerProc
 
 
 def test_what_is_made_in_the_background_takes_a_place_until_it_ends(locked: ServerProcess) -> None:
-    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": 7000}
+    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": ENDLESS}
     made = locked.post("/v1/responses", body, headers=bearer("single")).json()["id"]
     assert locked.post(CHAT, ASK, headers=bearer("single")).status_code == 429
     assert locked.post(f"/v1/responses/{made}/cancel", headers=bearer("single")).status_code == 200
@@ -407,7 +414,7 @@ def test_what_one_key_leaves_here_does_not_exist_for_another(locked: ServerProce
 
 
 def test_a_response_that_is_being_made_is_its_owners_too(locked: ServerProcess) -> None:
-    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": 7000}
+    body = {"model": MODEL, "input": "Hello", "background": True, "ignore_eos": True, "max_output_tokens": ENDLESS}
     made = locked.post("/v1/responses", body, headers=bearer("bob")).json()["id"]
     for key, status in (("dave", 404), ("bob", 200)):
         assert locked.get(f"/v1/responses/{made}", headers=bearer(key)).status_code == status
@@ -422,7 +429,7 @@ def test_a_batch_runs_as_its_owner(locked: ServerProcess) -> None:
         now = locked.get(f"/v1/batches/{batch}", headers=bearer("bob")).json()
         return now if now["status"] == "completed" else None
 
-    output = wait_for(ended, 60)["output_file_id"]
+    output = wait_for(ended)["output_file_id"]
     assert locked.get(f"/v1/files/{output}/content", headers=bearer("bob")).status_code == 200
     assert locked.get(f"/v1/files/{output}/content", headers=bearer("dave")).status_code == 404
     assert cached_tokens(locked, "dave", **asked) == 0
@@ -437,12 +444,12 @@ def test_a_batch_uses_up_its_owners_tokens(locked: ServerProcess) -> None:
     ]
     file = client.files.create(file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-    wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed or None, 60)
+    wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed or None)
     refused = locked.post(CHAT, ASK, headers=bearer("nightly"))
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     # Ten a minute: what is beyond them takes most of an hour to come back, and the batch's next request waits for it.
     assert client.batches.cancel(batch.id).status == "cancelling"
-    ended = wait_for(lambda: _if_ended(client.batches.retrieve(batch.id)), 60)
+    ended = wait_for(lambda: _if_ended(client.batches.retrieve(batch.id)))
     assert ended.request_counts.completed == 1
 
 
@@ -461,7 +468,7 @@ def test_sighup_reads_the_keys_again_and_a_broken_file_changes_nothing(locked: S
         before = locked.log.count(told)
         key_file.write_text(text)
         os.kill(locked.process.pid, signal.SIGHUP)
-        wait_for(lambda: locked.log.count(told) > before or None, 10)
+        wait_for(lambda: locked.log.count(told) > before or None)
 
     without_bob = KEYS.replace('"bob"', '"carol"').replace(hashlib.sha256(b"bob-secret").hexdigest(), "0" * 64)
     reloaded(without_bob + '[[key]]\nname = "new"\nkey = "new-secret"\n', "read again: keys")

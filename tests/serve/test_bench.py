@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from delay_proxy import delay_proxy
-from server_process import ServerProcess, wait_for
+from server_process import PATIENCE, ServerProcess, children_of, wait_for
 
 from trivium import cli
 from trivium.bench.bundle import Evidence, read_bundle
@@ -167,11 +167,10 @@ def test_a_measurement_that_is_stopped_stops_its_server(tiny_model: Path, tmp_pa
     try:
         assert process.stderr is not None
         assert any(line.startswith("warm-up: 2/2") for line in process.stderr)
-        children = Path(f"/proc/{process.pid}/task").glob("*/children")
-        (server,) = {int(pid) for path in children for pid in path.read_text().split()}
+        (server,) = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 130
-        wait_for(lambda: None if Path(f"/proc/{server}").exists() else True, 10)
+        assert process.wait(PATIENCE) == 130
+        wait_for(lambda: None if Path(f"/proc/{server}").exists() else True)
     finally:
         process.kill()
         process.wait()

@@ -11,8 +11,7 @@ import httpx
 import parrot_server
 import pytest
 from browser import CHROMIUM
-from parrot_core import SAID, SAY
-from parrot_server import save_parrot
+from parrot_server import save_parrot, spoken
 from server_process import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -26,7 +25,9 @@ pytestmark = [
 KEY = "open-sesame"
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 800}
-LONG = "All work and no play makes a dull day. " * 48  # 1,872 tokens of the parrot, one for each byte
+LONG = (
+    "All work and no play makes a dull day. " * 48
+)  # 1,872 tokens of the parrot, one for each byte: a minute of slow speech
 
 expect.set_options(timeout=30_000)
 
@@ -79,11 +80,6 @@ def ask(page: Page, text: str) -> None:
     page.get_by_role("button", name="Send", exact=True).click()
 
 
-def spoken(answer: str) -> str:
-    """What makes the parrot say so."""
-    return f"{SAY}{answer}{SAID}"
-
-
 def answers(page: Page) -> sync_api.Locator:
     return page.locator(".turn.assistant")
 
@@ -93,7 +89,6 @@ def test_a_chat_streams_over_several_turns_and_tells_its_figures(parrot: ServerP
     expect(page.locator(".served")).to_contain_text("parrot")
     ask(page, spoken("Hello " * 160))
     expect(answers(page).locator(".prose")).to_contain_text("Hello")
-    expect(page.get_by_role("button", name="Stop")).to_be_visible()  # words are there before the end
     expect(answers(page).locator(".figures")).to_contain_text("961 tokens")
     ask(page, spoken("And again."))
     expect(answers(page).nth(1).locator(".prose")).to_have_text("And again.")
@@ -143,8 +138,8 @@ def test_stop_cancels_and_the_engine_gives_everything_back(parrot: ServerProcess
     page = open_page(parrot)
     page.get_by_label("Longest answer, in tokens").fill("2000")
     before = parrot.wait_until_idle()
-    ask(page, spoken(LONG))
-    expect(answers(page).locator(".prose")).to_contain_text("All work")
+    ask(page, spoken(LONG, slowly=True))
+    expect(answers(page).locator(".prose")).to_contain_text("All work")  # words are there long before the end
     page.get_by_role("button", name="Stop").click()
     expect(answers(page)).to_contain_text("You stopped this answer.")
     after = parrot.wait_until_idle()
@@ -153,6 +148,7 @@ def test_stop_cancels_and_the_engine_gives_everything_back(parrot: ServerProcess
     expect(page.locator("#pulse")).to_have_attribute("data-state", "ready")
     page.get_by_role("button", name="Try again").click()
     expect(answers(page)).to_have_count(1)
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.keyboard.press("Escape")
     expect(answers(page)).to_contain_text("You stopped this answer.")
     parrot.wait_until_idle()
@@ -208,8 +204,9 @@ def test_a_tool_is_called_and_its_result_goes_back(server: ServerProcess, open_p
     page = open_page(server)
     page.get_by_label("Let the model call tools").check()
     page.get_by_role("radio", name="Required").check()
-    # A model of random weights would go on for long by itself.
+    # A model of random weights would go on for long by itself, and with each draw say something else.
     page.get_by_label("Longest answer, in tokens").fill("300")
+    page.get_by_label("Seed").fill("1")
     ask(page, "What is the weather?")
     call = page.get_by_role("region", name="Call of get_weather")
     expect(answers(page).locator(".figures")).to_be_visible()
@@ -222,16 +219,16 @@ def test_a_tool_is_called_and_its_result_goes_back(server: ServerProcess, open_p
     expect(answers(page).nth(1).locator(".figures")).to_be_visible()
 
 
-def test_the_live_view_moves_with_the_engine(server: ServerProcess, open_page: Open) -> None:
-    server.wait_until_idle()
-    page = open_page(server, "/#engine")
+def test_the_live_view_moves_with_the_engine(parrot: ServerProcess, open_page: Open) -> None:
+    parrot.wait_until_idle()
+    page = open_page(parrot, "/#engine")
 
     def tile(label: str) -> sync_api.Locator:
         return page.locator(".tile", has_text=label).locator("b")
 
     expect(tile("Running")).to_have_text("0")
-    body = {"prompt": "the quick brown fox " * 30, "n": 2, "max_tokens": 6000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as response:
+    body = {"prompt": spoken(LONG, slowly=True), "n": 2, "max_tokens": 2000, "stream": True}
+    with httpx.stream("POST", parrot.url + "/v1/completions", json=body, timeout=60) as response:
         lines = response.iter_lines()  # when it goes, so does the request
         next(lines)
         expect(tile("Running")).to_have_text("2")
@@ -241,7 +238,7 @@ def test_the_live_view_moves_with_the_engine(server: ServerProcess, open_page: O
         expect(tile("First token")).to_have_text(re.compile(r"[1-9].* m?s"))
         expect(page.locator("#pulse")).to_contain_text("2 running")
         expect(page.locator(".time-chart").first.locator("path.line").first).to_have_attribute("d", re.compile("L"))
-    server.wait_until_idle()
+    parrot.wait_until_idle()
     expect(tile("Running")).to_have_text("0")
     expect(page.locator(".lane")).to_have_count(0)
     expect(page.locator(".requests tbody tr").first).to_contain_text("cancelled")

@@ -123,14 +123,14 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(tiny_model: Path) -> None:
         return bytes(shown)
 
     try:
-        wait_for(lambda: read().endswith(b"> ") or None, 60)
+        wait_for(lambda: read().endswith(b"> ") or None)
         os.write(parent, b"Hello\n")
         asked = len(shown)
-        wait_for(lambda: len(read()) > asked + 40 or None, 30)
+        wait_for(lambda: len(read()) > asked + 40 or None)
         process.send_signal(signal.SIGINT)
-        wait_for(lambda: read().endswith(b"\n> ") or None, 30)
+        wait_for(lambda: read().endswith(b"\n> ") or None)
         os.write(parent, b"/exit\n")
-        assert wait_for(lambda: (read() and process.poll() is not None) or None, 30)
+        assert wait_for(lambda: (read() and process.poll() is not None) or None)
         assert process.returncode == 0
         assert b"Traceback" not in shown
     finally:

@@ -19,7 +19,7 @@ ANSWERED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": USER, "max_tokens": 9, "ignore_eos": True}),
     ("/v1/chat/completions", {"messages": USER, "max_tokens": 9, "n": 3, "seed": 1}),
     ("/v1/completions", {"prompt": ["Hello", "you", "Hello"], "max_tokens": 5}),
-    ("/v1/completions", {"prompt": list(range(3, 103)), "max_tokens": 5, "best_of": 3, "n": 2}),
+    ("/v1/completions", {"prompt": list(range(3, 103)), "max_tokens": 5, "best_of": 3, "n": 2, "ignore_eos": True}),
     ("/v1/embeddings", {"input": ["Hello", "you and me"]}),
 )
 REFUSED = (b"{", b'{"prompt": "Hi", "temperature": -1}', b'{"prompt": [99999999]}')
@@ -95,7 +95,7 @@ def test_they_add_up_after_refusals_and_clients_that_left(counted: ServerProcess
 def test_they_add_up_after_a_fault(counted: ServerProcess, plan: FaultPlan, point: str) -> None:
     plan.arm({"point": point, "action": "nan" if point == "runner.logits" else "raise"})
     fault_traffic.send(counted, 100)
-    wait_for(lambda: plan.fired() or None, 10)
+    wait_for(lambda: plan.fired() or None)
     plan.disarm()
     check_identities(counted)
 
@@ -105,9 +105,9 @@ def test_they_add_up_after_the_engine_was_killed(counted: ServerProcess, plan: F
     check_identities(counted)
     plan.arm({"point": "core.commit"})
     fault_traffic.send(counted, 200)
-    wait_for(lambda: plan.fired() or None, 10)
+    wait_for(lambda: plan.fired() or None)
     plan.disarm()
-    wait_for(lambda: counted.get("/health").status_code == 200 or None, 60)
+    wait_for(lambda: counted.get("/health").status_code == 200 or None)
     metrics = check_identities(counted)
     assert total(metrics, "trivium_engine_restarts_total") == 1
     assert any(account["end"] == "failed" for account in accounts(counted))

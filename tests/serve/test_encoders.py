@@ -151,7 +151,7 @@ def test_batches_make_vectors_too_and_texts_are_counted(minilm: ServerProcess) -
     with minilm.openai() as client:
         file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-        wait_for(lambda: client.batches.retrieve(batch.id).status == "completed" or None, 60)
+        wait_for(lambda: client.batches.retrieve(batch.id).status == "completed" or None)
         ended = client.batches.retrieve(batch.id)
         assert ended.output_file_id is not None
         answers = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
@@ -291,7 +291,7 @@ def test_an_encoder_tells_where_the_time_of_its_texts_went(minilm: ServerProcess
         found = minilm.get(f"/v1/requests/{request_id}")
         return found.json()["account"] if found.status_code == 200 else None
 
-    account = wait_for(look, 20)
+    account = wait_for(look)
     assert sum(account["causes"].values()) == pytest.approx(account["seconds"], rel=0.01)
     assert account["causes"].keys() >= {"prompt", "own_texts"} and "engine" not in account["causes"]
     assert account["num_sequences"] == len(TEXTS) * 100 and account["engine_seconds"] > 0

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from server_process import ServerProcess, wait_for
-from tiny_model import MODEL
+from server_process import PATIENCE, ServerProcess, wait_for
+from tiny_model import ENDLESS, MODEL
 from wire import connection, read_answer
 
 CHAT = "/v1/chat/completions"
@@ -47,9 +47,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def guarded(tiny_model: Path, certificates: Certificates) -> Iterator[ServerProcess]:
+def guarded(endless_model: Path, certificates: Certificates) -> Iterator[ServerProcess]:
     process = ServerProcess(
-        str(tiny_model),
+        str(endless_model),
         *("--served-model-name", MODEL, "--dtype", "float32", "--api-key", "door-secret"),
         *("--tls-cert", str(certificates.cert), "--tls-key", str(certificates.key), "--tls-min-version", "1.3"),
         *("--cors-origin", PAGE, "--cors-origin", "http://localhost:3000", "--allowed-host", "llm.example.com"),
@@ -68,23 +68,25 @@ def guarded(tiny_model: Path, certificates: Certificates) -> Iterator[ServerProc
 def test_everything_goes_over_tls(guarded: ServerProcess) -> None:
     assert guarded.url.startswith("https://")
     assert guarded.post(CHAT, ASK).status_code == 200
-    with httpx.stream("POST", guarded.url + CHAT, json={**ASK, "stream": True}, **guarded._defaults) as stream:  # type: ignore[arg-type]
+    with httpx.stream(
+        "POST", guarded.url + CHAT, json={**ASK, "stream": True}, **guarded._defaults, timeout=60
+    ) as stream:  # type: ignore[arg-type]
         assert stream.read().endswith(b"data: [DONE]\n\n")
 
 
 def test_plain_http_and_old_tls_are_not_answered(guarded: ServerProcess, certificates: Certificates) -> None:
     with pytest.raises(httpx.TransportError):
-        httpx.get(guarded.url.replace("https", "http") + "/health")
+        httpx.get(guarded.url.replace("https", "http") + "/health", timeout=60)
     old = ssl.create_default_context()
     certificates.authority.configure_trust(old)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as sock:
+    with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", guarded.port), timeout=PATIENCE) as sock:
         old.wrap_socket(sock, server_hostname="localhost")
 
 
 def serial(server: ServerProcess, trust: ssl.SSLContext) -> str:
     with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock,
         trust.wrap_socket(sock, server_hostname="localhost") as wrapped,
     ):
         certificate = wrapped.getpeercert()
@@ -98,7 +100,7 @@ def test_sighup_takes_up_a_new_certificate_without_cutting_what_runs(
     def hang_up(told: str) -> None:
         before = guarded.log.count(told)
         os.kill(guarded.process.pid, signal.SIGHUP)
-        wait_for(lambda: guarded.log.count(told) > before or None, 10)
+        wait_for(lambda: guarded.log.count(told) > before or None)
 
     first = serial(guarded, certificates.trust)
     with httpx.Client(base_url=guarded.url, headers=KEY, verify=certificates.trust, timeout=60) as client:
@@ -141,7 +143,7 @@ def preflight(server: ServerProcess, origin: str, **options: Any) -> httpx.Respo
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type,x-stainless-os",
     }
-    return httpx.options(server.url + CHAT, headers=asked, **options)
+    return httpx.options(server.url + CHAT, headers=asked, **options, timeout=60)
 
 
 def test_a_page_that_is_allowed_is_told_what_it_may_send_before_it_has_a_key(
@@ -243,9 +245,11 @@ def test_each_request_is_a_line_with_its_id_its_key_and_its_end(
     ids = {name: f"seen-{name}" for name in ("whole", "refused", "cut")}
     whole = guarded.post(CHAT + "?secret=1", ASK, headers={**KEY, "x-request-id": ids["whole"]})
     guarded.get("/v1/none", headers={"x-request-id": ids["refused"]})
-    body = {**ASK, "max_tokens": 7000, "ignore_eos": True, "stream": True}
+    body = {**ASK, "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
     headers = {**KEY, "x-request-id": ids["cut"]}
-    with httpx.stream("POST", guarded.url + CHAT, json=body, headers=headers, verify=guarded.verify) as stream:
+    with httpx.stream(
+        "POST", guarded.url + CHAT, json=body, headers=headers, verify=guarded.verify, timeout=60
+    ) as stream:
         lines = stream.iter_lines()
         next(lines)
 
@@ -253,7 +257,7 @@ def test_each_request_is_a_line_with_its_id_its_key_and_its_end(
         found = {entry["request_id"]: entry for entry in entries(certificates) if entry["request_id"] in ids.values()}
         return found if len(found) == len(ids) else None
 
-    found = wait_for(logged, 20)
+    found = wait_for(logged)
     line = found[ids["whole"]]
     assert (line["method"], line["path"], line["status"], line["key"]) == ("POST", CHAT, 200, "api-key-1")
     assert (line["bytes"], line["complete"], line["client"]) == (len(whole.content), True, "127.0.0.1")
@@ -268,8 +272,8 @@ def test_a_log_that_was_moved_away_is_begun_anew_on_sighup(guarded: ServerProces
     moved = certificates.log.rename(certificates.log.with_suffix(".1"))
     before = guarded.log.count("read again: keys")
     os.kill(guarded.process.pid, signal.SIGHUP)
-    wait_for(lambda: guarded.log.count("read again: keys") > before or None, 10)
+    wait_for(lambda: guarded.log.count("read again: keys") > before or None)
     lines = len(moved.read_text().splitlines())
     guarded.get("/health")
-    wait_for(lambda: [entry["path"] for entry in entries(certificates)] == ["/health"] or None, 5)
+    wait_for(lambda: [entry["path"] for entry in entries(certificates)] == ["/health"] or None)
     assert len(moved.read_text().splitlines()) == lines

@@ -13,7 +13,7 @@ from trivium.serve.limits import Limits
 from trivium.serve.sse import DONE, EventStreamResponse, event
 from trivium.types.errors import EngineDeadError, OverloadedError
 
-LIMITS = Limits(keep_alive_seconds=0.05, first_event_seconds=0.1)
+IMPATIENT = Limits(keep_alive_seconds=0.05, first_event_seconds=0.1)
 ONE = event(b'{"a":1}')
 
 
@@ -35,8 +35,8 @@ class Client:
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.sent)
 
-    async def stream(self, events: AsyncGenerator[bytes]) -> EventStreamResponse:
-        response = EventStreamResponse(events, LIMITS)
+    async def stream(self, events: AsyncGenerator[bytes], limits: Limits = Limits()) -> EventStreamResponse:  # noqa: B008
+        response = EventStreamResponse(events, limits)
         await response({"state": {"request_id": "r"}}, self.receive, self.send)
         return response
 
@@ -57,14 +57,16 @@ def test_t2_events_are_followed_by_done() -> None:
 
 
 def test_t3_silence_is_filled_with_comments_only() -> None:
+    client = Client()
+
     async def events() -> AsyncGenerator[bytes]:
         yield ONE
-        await asyncio.sleep(0.4)
+        while client.body == ONE:
+            await asyncio.sleep(0.01)
         yield ONE
 
     async def check() -> None:
-        client = Client()
-        await client.stream(events())
+        await client.stream(events(), IMPATIENT)
         first, *comments, last, done, end = client.body.split(b"\n\n")
         assert (first, last, done, end) == (b'data: {"a":1}', b'data: {"a":1}', b"data: [DONE]", b"")
         assert comments and all(comment.startswith(b":") for comment in comments)
@@ -87,13 +89,15 @@ def test_t6_what_fails_before_the_first_event_is_raised_and_nothing_is_sent() ->
 
 
 def test_t6_a_first_event_that_takes_long_gets_its_headers_and_comments() -> None:
+    client = Client()
+
     async def events() -> AsyncGenerator[bytes]:
-        await asyncio.sleep(0.4)
+        while not client.body:
+            await asyncio.sleep(0.01)
         yield ONE
 
     async def check() -> None:
-        client = Client()
-        await client.stream(events())
+        await client.stream(events(), IMPATIENT)
         assert client.body.startswith(b":")
         assert client.body.endswith(ONE + DONE)
         assert [message["type"] for message in client.sent].count("http.response.start") == 1

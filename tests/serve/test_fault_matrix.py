@@ -100,11 +100,11 @@ def let_loose(faulty: FaultyServer, point: FaultPoint, kinds: tuple[str, ...], l
         else:
             time.sleep(0.05)
     if kills and lasts == "once":
-        wait_for(lambda: faulty.plan.fired() or None, 60)
+        wait_for(lambda: faulty.plan.fired() or None)
     num_faults = len(faulty.plan.fired())
     faulty.plan.disarm()
     if kills or (point.hits is Hits.PROCESS and num_faults):  # the server may not know of it yet
-        wait_for(lambda: faulty.process.metrics()["trivium_engine_restarts_total"] or None, 60)
+        wait_for(lambda: faulty.process.metrics()["trivium_engine_restarts_total"] or None)
     faulty.check(outcomes, point.hits, num_faults=num_faults)
     faulty.check_well()
     faulty.check(faulty.send(MIXED), Hits.NOBODY)

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 from openapi_schemas import assert_conforms, without_nulls
-from server_process import ServerProcess
+from server_process import ServerProcess, wait_for
 from wire import connection, read_answer
 
 from trivium.serve.openai.files import HeldFileResponse
@@ -75,7 +75,7 @@ def test_files_conform_to_the_specification(server: ServerProcess) -> None:
     listed = server.get("/v1/files").json()
     assert_conforms({**listed, "data": [without_nulls(file) for file in listed["data"]]}, "ListFilesResponse")
     assert_conforms(server.get("/v1/files?purpose=vision").json(), "ListFilesResponse")
-    deleted = httpx.delete(f"{server.url}/v1/files/{created['id']}").json()
+    deleted = httpx.delete(f"{server.url}/v1/files/{created['id']}", timeout=60).json()
     assert_conforms(deleted, "DeleteFileResponse")
 
 
@@ -165,10 +165,7 @@ def test_a_client_that_leaves_during_an_upload_leaves_nothing(tiny_model: Path, 
             )
             sock.sendall(head.encode() + b"a" * 3_000_000)
         assert json.loads(server.get("/v1/files").text)["data"] == []
-        deadline = time.monotonic() + 10
-        while list((tmp_path / "incoming").iterdir()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: not list((tmp_path / "incoming").iterdir()) or None)
     finally:
         assert server.stop() == 0
     assert "Traceback" not in server.log

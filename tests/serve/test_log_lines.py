@@ -7,18 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
+from server_process import PATIENCE, children_of, wait_for
+from tiny_model import ENDLESS
 
 
-def test_every_line_is_an_object_also_when_the_engine_dies(tiny_model: Path, tmp_path: Path) -> None:
+def test_every_line_is_an_object_also_when_the_engine_dies(endless_model: Path, tmp_path: Path) -> None:
     command = [
         "-m",
         "trivium",
         "serve",
-        str(tiny_model),
+        str(endless_model),
         "--port",
         "0",
         "--log-format",
@@ -37,27 +38,16 @@ def test_every_line_is_an_object_also_when_the_engine_dies(tiny_model: Path, tmp
             if "ready" in lines[-1]["message"]:
                 break
         url = lines[-1]["message"].split()[1]
-        engine = _child_of(process.pid)
-        body = {"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}) as answer:
+        engine = min(wait_for(lambda: children_of(process.pid) or None))
+        body = {"prompt": "Hi", "max_tokens": ENDLESS, "ignore_eos": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=60) as answer:
             pieces = answer.iter_raw()
             next(pieces)
             os.kill(engine, signal.SIGKILL)
             assert b"error" in b"".join(pieces)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=60)[1]
+        rest = process.communicate(timeout=PATIENCE)[1]
     lines += [json.loads(text) for text in rest.splitlines()]
     assert all({"time", "level", "logger", "process", "message"} <= line.keys() for line in lines)
     assert {line["level"] for line in lines} >= {"info", "warning"}
-
-
-def _child_of(pid: int) -> int:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        children = [
-            int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
-        ]
-        if children:
-            return children[0]
-    raise AssertionError("the server has no engine")

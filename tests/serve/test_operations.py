@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from server_process import ServerProcess, wait_for
-from tiny_model import MODEL
+from server_process import PATIENCE, ServerProcess, children_of, standing_still, wait_for
+from tiny_model import ENDLESS, MODEL
 from wire import connection, request_bytes
 
 USER = [{"role": "user", "content": "Hello"}]
 ASK = {"model": MODEL, "messages": USER, "max_tokens": 4}
-LONG = {**ASK, "max_tokens": 7500, "ignore_eos": True}
+LONG = {**ASK, "max_tokens": ENDLESS, "ignore_eos": True}
 PATH = "/v1/chat/completions"
 
 
@@ -82,19 +82,20 @@ def test_e6_e8_a_full_queue_is_refused_with_a_time_to_wait(own_server: ServerPro
 
 def test_sigterm_lets_running_answers_end_and_takes_no_new_ones(own_server: ServerProcess) -> None:
     body = {**LONG, "max_tokens": 1000, "stream": True}
-    with httpx.stream("POST", own_server.url + PATH, json=body, timeout=60) as response:
-        lines = response.iter_lines()
-        next(lines)
-        own_server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: own_server.get("/health").status_code == 503 or None, 5)
-        refused = own_server.post(PATH, ASK)
-        assert refused.status_code == 503
-        assert refused.headers["retry-after"]
-        assert refused.json()["error"]["code"] == "draining"
-        data = [line for line in lines if line.startswith("data: ")]
+    with ThreadPoolExecutor() as pool:
+        with standing_still(own_server.engine_pid):
+            answer = pool.submit(own_server.post, PATH, body)
+            wait_for(lambda: own_server.get("/health/progress").json()["has_work"] or None)
+            own_server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: own_server.get("/health").status_code == 503 or None)
+            refused = own_server.post(PATH, ASK)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"]
+            assert refused.json()["error"]["code"] == "draining"
+        data = [line for line in answer.result().text.splitlines() if line]
     assert data[-1] == "data: [DONE]"
     assert json.loads(data[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-    assert own_server.process.wait(20) == 0
+    assert own_server.process.wait(PATIENCE) == 0
     assert "Traceback" not in own_server.log
 
 
@@ -102,12 +103,12 @@ def test_sigterm_lets_running_answers_end_and_takes_no_new_ones(own_server: Serv
 def test_an_idle_server_ends_at_once_and_leaves_nothing(own_server: ServerProcess, number: int) -> None:
     engine = own_server.engine_pid
     own_server.process.send_signal(number)
-    assert own_server.process.wait(20) == 0
-    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None, 5)
+    assert own_server.process.wait(PATIENCE) == 0
+    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None)
 
 
-def test_answers_that_outlast_the_drain_are_told_so(tiny_model: Path) -> None:
-    server = ServerProcess(str(tiny_model), "--drain-seconds", "0.2")
+def test_answers_that_outlast_the_drain_are_told_so(endless_model: Path) -> None:
+    server = ServerProcess(str(endless_model), "--drain-seconds", "0.2")
     try:
         with httpx.stream(
             "POST", server.url + PATH, json={**LONG, "model": None, "stream": True}, timeout=60
@@ -118,7 +119,7 @@ def test_answers_that_outlast_the_drain_are_told_so(tiny_model: Path) -> None:
             *_, error, done = [line for line in lines if line.startswith("data: ")]
         assert done == "data: [DONE]"
         assert json.loads(error.removeprefix("data: "))["error"]["type"] == "server_error"
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
     finally:
         server.stop()
 
@@ -129,21 +130,21 @@ def test_a_second_signal_does_not_wait(own_server: ServerProcess) -> None:
         sock.sendall(request_bytes(PATH, {**LONG, "stream": True}))
         assert b"200 OK" in sock.recv(4096)
         own_server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: own_server.get("/health").status_code == 503 or None, 5)
+        wait_for(lambda: own_server.get("/health").status_code == 503 or None)
         own_server.process.send_signal(signal.SIGTERM)
-        own_server.process.wait(10)
-    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None, 5)
+        own_server.process.wait(PATIENCE)
+    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None)
 
 
 def test_t7_an_engine_that_dies_ends_its_streams_with_a_typed_error_and_comes_back(own_server: ServerProcess) -> None:
     engine = own_server.engine_pid
     with own_server.openai() as client, ThreadPoolExecutor() as pool:
         stream = client.chat.completions.create(
-            model=MODEL, messages=USER, max_tokens=7500, stream=True, extra_body={"ignore_eos": True}
+            model=MODEL, messages=USER, max_tokens=ENDLESS, stream=True, extra_body={"ignore_eos": True}
         )
         next(iter(stream))
         whole = pool.submit(own_server.post, PATH, LONG)
-        wait_for(lambda: own_server.metrics()["trivium_running_sequences"] == 2 or None, 10)
+        wait_for(lambda: own_server.metrics()["trivium_running_sequences"] == 2 or None)
         os.kill(engine, signal.SIGKILL)
         with pytest.raises(openai.APIError) as caught:
             for _ in stream:
@@ -154,7 +155,7 @@ def test_t7_an_engine_that_dies_ends_its_streams_with_a_typed_error_and_comes_ba
         assert answer.status_code == 503
         assert answer.headers["retry-after"]
         assert answer.json()["error"]["code"] == "engine_dead"
-    wait_for(lambda: own_server.get("/health").status_code == 200 or None, 30)
+    wait_for(lambda: own_server.get("/health").status_code == 200 or None)
     assert own_server.engine_pid != engine
     assert own_server.post(PATH, ASK).status_code == 200
     metrics = own_server.wait_until_idle()
@@ -163,19 +164,22 @@ def test_t7_an_engine_that_dies_ends_its_streams_with_a_typed_error_and_comes_ba
 
 
 def test_e8_while_the_engine_comes_back_requests_are_told_to_wait(own_server: ServerProcess) -> None:
-    os.kill(own_server.engine_pid, signal.SIGKILL)
-    wait_for(lambda: own_server.get("/health").status_code == 503 or None, 5)
-    answer = own_server.post(PATH, ASK)
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"]
-    wait_for(lambda: own_server.get("/health").status_code == 200 or None, 30)
+    killed = own_server.engine_pid
+    os.kill(killed, signal.SIGKILL)
+    (coming,) = wait_for(lambda: children_of(own_server.process.pid) - {killed} or None)
+    with standing_still(coming):
+        assert own_server.get("/health").status_code == 503
+        answer = own_server.post(PATH, ASK)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"]
+    wait_for(lambda: own_server.get("/health").status_code == 200 or None)
     assert own_server.post(PATH, ASK).status_code == 200
 
 
 def test_a_server_that_is_killed_takes_its_engine_with_it(own_server: ServerProcess) -> None:
     engine = own_server.engine_pid
     own_server.process.kill()
-    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None, 10)
+    wait_for(lambda: not Path(f"/proc/{engine}").exists() or None)
 
 
 def test_a_long_prompt_of_one_client_does_not_hold_up_the_health_of_all(server: ServerProcess) -> None:

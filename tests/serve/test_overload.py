@@ -56,7 +56,7 @@ class Overload:
         """Until so many wait for a row."""
         while len(let_in) < ROWS + waiting:
             let_in.append(self.ask(ASK))
-        wait_for(lambda: self.state()["waiting"] == waiting or None, 60)
+        wait_for(lambda: self.state()["waiting"] == waiting or None)
 
     def ask(self, body: dict[str, Any]) -> Future[httpx.Response]:
         return self._clients.submit(self.server.post, "/v1/completions", body)
@@ -121,4 +121,4 @@ def test_what_is_refused_is_read_but_neither_rendered_nor_tokenized_and_the_urge
         assert overload.plan.fired() == []
         overload.plan.disarm()
         let_in.append(overload.ask({**ASK, "priority": -1}))
-        wait_for(lambda: overload.state()["waiting"] == PLACES + 1 or None, 60)
+        wait_for(lambda: overload.state()["waiting"] == PLACES + 1 or None)

@@ -187,5 +187,6 @@ def test_a_budget_holds_in_a_stream_read_by_the_openai_client(thinker: ServerPro
 THINK_FOR_CLIENT: dict[str, Any] = {
     "messages": THINK["messages"],
     "max_tokens": 20,
+    "seed": THINK["seed"],
     "extra_body": {"chat_template_kwargs": {"suffix": "<think>\n"}, "thinking_budget": 7, "ignore_eos": True},
 }

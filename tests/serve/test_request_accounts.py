@@ -37,7 +37,7 @@ def ask(server: ServerProcess, **fields: object) -> tuple[str, httpx.Response]:
 def explained(server: ServerProcess, request_id: str) -> dict[str, Any]:
     """The account is there when the answer's last byte was written, a moment after its client has read it."""
     answer = wait_for(
-        lambda: ((found := server.get(f"/v1/requests/{request_id}")).status_code == 200 and found) or None, 10
+        lambda: ((found := server.get(f"/v1/requests/{request_id}")).status_code == 200 and found) or None
     )
     return answer.json()
 
@@ -55,7 +55,7 @@ def test_a_stream_tells_them_in_its_last_chunk(server: ServerProcess) -> None:
     assert all("metrics" not in chunk for chunk in told[:-1])
     assert told[-1]["choices"] == [] and "usage" not in told[-1]
     check_sum(told[-1]["metrics"])
-    body = {"model": MODEL, "prompt": "Hello", "max_tokens": 8, "include_metrics": True, "stream": True}
+    body = {"model": MODEL, "prompt": "Hello", "max_tokens": 8, "ignore_eos": True, "include_metrics": True}
     both = chunks(server, "/v1/completions", {**body, "stream_options": {"include_usage": True}})
     assert both[-1]["usage"]["completion_tokens"] == both[-1]["metrics"]["num_generated_tokens"] == 8
 
@@ -82,8 +82,8 @@ def test_a_refused_request_has_an_account_too(server: ServerProcess) -> None:
 
 
 def test_the_slowest_come_first_and_unknown_ones_are_404(server: ServerProcess) -> None:
-    ask(server, max_tokens=2)
-    ask(server, max_tokens=200)
+    for max_tokens in (2, 200):
+        explained(server, ask(server, max_tokens=max_tokens)[0])
     seconds = [account["seconds"] for account in server.get("/v1/requests?order=slowest&limit=5").json()["data"]]
     assert seconds == sorted(seconds, reverse=True) and len(seconds) >= 2
     assert server.get("/v1/requests/nobody").status_code == 404

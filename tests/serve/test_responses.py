@@ -14,10 +14,11 @@ import pydantic
 import pytest
 from openapi_schemas import assert_conforms, assert_event_conforms
 from server_process import ServerProcess, wait_for
-from tiny_model import CONTEXT, MODEL
+from tiny_model import CONTEXT, ENDLESS, MODEL
 
 ASK = {"model": MODEL, "input": "Hello", "max_output_tokens": 8, "temperature": 0}
-ENDLESS = {"max_output_tokens": 7000, "extra_body": {"ignore_eos": True}}
+FEW = 5  # events: there are more, also where all of the text comes in one piece
+ON_AND_ON = {"max_output_tokens": ENDLESS, "extra_body": {"ignore_eos": True}}
 # The keys that the Open Responses specification wants in every response.
 OPEN_RESPONSES_KEYS = {
     "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id",
@@ -280,7 +281,7 @@ def test_conversations_are_kept_changed_and_deleted(server: ServerProcess, clien
     assert_conforms(server.get(f"/v1/conversations/{conversation.id}").json(), "ConversationResource")
     assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
     assert client.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
-    deleted = httpx.delete(f"{server.url}/v1/conversations/{conversation.id}").json()
+    deleted = httpx.delete(f"{server.url}/v1/conversations/{conversation.id}", timeout=60).json()
     assert_conforms(deleted, "DeletedConversationResource")
     for path in (f"/v1/conversations/{conversation.id}", f"/v1/conversations/{conversation.id}/items"):
         assert server.get(path).json()["error"]["code"] == "conversation_not_found"
@@ -317,7 +318,7 @@ def finished(client: openai.OpenAI, response_id: str) -> Any:
         response = client.responses.retrieve(response_id)
         return None if response.status in ("queued", "in_progress") else response
 
-    return wait_for(poll, 60)
+    return wait_for(poll)
 
 
 def test_a_response_is_made_in_the_background(client: openai.OpenAI) -> None:
@@ -329,14 +330,15 @@ def test_a_response_is_made_in_the_background(client: openai.OpenAI) -> None:
     assert follow.previous_response_id == response.id
 
 
-def test_a_background_response_is_cancelled_and_gives_all_back(server: ServerProcess, client: openai.OpenAI) -> None:
-    created = client.responses.create(**{**ASK, **ENDLESS}, background=True)
-    wait_for(lambda: True if client.responses.retrieve(created.id).status == "in_progress" else None, 30)
+def test_a_background_response_is_cancelled_and_gives_all_back(endless: ServerProcess) -> None:
+    client = endless.openai()
+    created = client.responses.create(**{**ASK, **ON_AND_ON}, background=True)
+    wait_for(lambda: True if client.responses.retrieve(created.id).status == "in_progress" else None)
     assert client.responses.cancel(created.id).status == "cancelled"
     assert client.responses.retrieve(created.id).status == "cancelled"
     assert client.responses.cancel(created.id).status == "cancelled"
-    server.wait_until_idle()
-    assert "cancelled" in refusal(server, previous_response_id=created.id)["message"]
+    endless.wait_until_idle()
+    assert "cancelled" in refusal(endless, previous_response_id=created.id)["message"]
     with pytest.raises(openai.BadRequestError):
         client.responses.cancel(client.responses.create(**ASK).id)
 
@@ -350,15 +352,15 @@ def test_a_background_stream_goes_on_without_its_client_and_is_heard_again(
         for line in got.iter_lines():
             if line.startswith("data: "):
                 seen.append(json.loads(line.removeprefix("data: ")))
-            if len(seen) == 10:
+            if len(seen) == FEW:
                 break
     assert [event["type"] for event in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
     path = f"/v1/responses/{seen[0]['response']['id']}?stream=true"
-    live = read_events(server.get(f"{path}&starting_after=9").text)  # to its end, wherever it is now
-    assert [event["sequence_number"] for event in live] == list(range(10, 10 + len(live)))
+    live = read_events(server.get(f"{path}&starting_after={FEW - 1}").text)  # to its end, wherever it is now
+    assert [event["sequence_number"] for event in live] == list(range(FEW, FEW + len(live)))
     assert live[-1]["type"] == "response.incomplete"
     again = read_events(server.get(path).text)
-    assert again == seen[:10] + live
+    assert again == seen[:FEW] + live
     for event in again:
         if "response" in event and event["response"]["usage"] is None:
             del event["response"]["usage"]
@@ -382,7 +384,7 @@ def test_a_bad_query_is_named(server: ServerProcess, query: str) -> None:
 
 
 def test_r9_an_engine_that_dies_ends_a_stream_with_a_failed_response(own_server: ServerProcess) -> None:
-    body = {**ASK, "max_output_tokens": 7000, "ignore_eos": True, "stream": True}
+    body = {**ASK, "max_output_tokens": ENDLESS, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{own_server.url}/v1/responses", json=body, timeout=60) as got:
         lines = got.iter_lines()
         while "output_text.delta" not in next(lines):
@@ -404,14 +406,16 @@ def test_a_client_that_leaves_cancels_its_response(server: ServerProcess) -> Non
     server.wait_until_idle()
 
 
-def test_a_killed_servers_background_responses_are_told_as_failed_by_the_next(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_killed_servers_background_responses_are_told_as_failed_by_the_next(
+    endless_model: Path, tmp_path: Path
+) -> None:
     options = ("--served-model-name", MODEL, "--dtype", "float32")
-    first = ServerProcess(str(tiny_model), *options, state_dir=tmp_path)
+    first = ServerProcess(str(endless_model), *options, state_dir=tmp_path)
     done = first.openai().responses.create(**ASK)
-    created = first.openai().responses.create(**{**ASK, **ENDLESS}, background=True)
+    created = first.openai().responses.create(**{**ASK, **ON_AND_ON}, background=True)
     first.process.kill()
     first.process.wait()
-    second = ServerProcess(str(tiny_model), *options, state_dir=tmp_path)
+    second = ServerProcess(str(endless_model), *options, state_dir=tmp_path)
     try:
         client = second.openai()
         response = client.responses.retrieve(created.id)
@@ -426,7 +430,7 @@ def test_responses_run_in_batches_too(client: openai.OpenAI) -> None:
     line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": ASK}
     file = client.files.create(file=json.dumps(line).encode(), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-    wait_for(lambda: client.batches.retrieve(batch.id).output_file_id, 60)
+    wait_for(lambda: client.batches.retrieve(batch.id).output_file_id)
     ended = client.batches.retrieve(batch.id)
     answer = json.loads(client.files.content(ended.output_file_id or "").text)
     assert answer["response"]["body"]["object"] == "response"

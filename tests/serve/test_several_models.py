@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import ollama
 import pytest
-from server_process import ServerProcess, wait_for
+from server_process import ServerProcess, children_of, wait_for
 from wire import connection, request_bytes
 
 from trivium.serve.models.sizes import PROCESS_BYTES
@@ -78,7 +78,7 @@ def alone(server: ServerProcess) -> None:
     """The test begins with the model that stays, and no other."""
     for name in loaded(server) - {"house"}:
         unload(server, name)
-    wait_for(lambda: loaded(server) == {"house"} or None, 20)
+    wait_for(lambda: loaded(server) == {"house"} or None)
 
 
 def ask(server: ServerProcess, model: str | None, **fields: Any) -> httpx.Response:
@@ -109,8 +109,7 @@ def loaded(server: ServerProcess) -> set[str]:
 
 def engines(server: ServerProcess) -> set[int]:
     """Processes."""
-    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    return {int(pid) for path in children for pid in path.read_text().split()}
+    return children_of(server.process.pid)
 
 
 def engine_of(server: ServerProcess, model: str) -> int:
@@ -205,7 +204,7 @@ def test_who_leaves_while_a_model_is_loaded_does_not_end_the_load_for_others(ser
     with ThreadPoolExecutor() as pool:
         with connection(server) as leaver:
             leaver.sendall(request_bytes(CHAT, {"model": "ant", "messages": USER, "max_tokens": 2}))
-            wait_for(lambda: engines(server) - before or None, 20)
+            wait_for(lambda: engines(server) - before or None)
             stayer = pool.submit(ask, server, "ant")
         assert stayer.result().status_code == 200
     assert len(engines(server) - before) == 1
@@ -280,11 +279,11 @@ def test_ollamas_client_loads_lists_and_unloads(server: ServerProcess) -> None:
 def test_a_model_goes_when_its_time_is_over(server: ServerProcess) -> None:
     body = {"model": "ant", "prompt": "a", "stream": False, "options": {"num_predict": 1}}
     assert server.post("/api/generate", {**body, "keep_alive": "1s"}).status_code == 200
-    wait_for(lambda: loaded(server) == {"house"} or None, 20)
+    wait_for(lambda: loaded(server) == {"house"} or None)
     assert server.post("/api/generate", {**body, "keep_alive": -1}).status_code == 200
     assert datetime.fromisoformat(running(server)["ant"]["expires_at"]) - datetime.now(UTC) > timedelta(days=3650)
     assert server.post("/api/generate", {**body, "keep_alive": 0}).json()["done"] is True
-    wait_for(lambda: loaded(server) == {"house"} or None, 20)
+    wait_for(lambda: loaded(server) == {"house"} or None)
     refused = server.post("/api/generate", {**body, "keep_alive": "soon"})
     assert refused.status_code == 400
     assert "keep_alive" in refused.json()["error"]
@@ -293,8 +292,7 @@ def test_a_model_goes_when_its_time_is_over(server: ServerProcess) -> None:
 @pytest.mark.usefixtures("alone")
 def test_an_engine_that_is_killed_leaves_the_others_and_comes_back_when_it_is_asked_for(server: ServerProcess) -> None:
     ant = engine_of(server, "ant")
-    body = {"model": "ant", "messages": USER, "max_tokens": 5000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", server.url + CHAT, json=body, timeout=60) as stream:
+    with busy(server, "ant") as stream:
         lines = stream.iter_lines()
         next(lines)
         os.kill(ant, signal.SIGKILL)
@@ -303,7 +301,7 @@ def test_an_engine_that_is_killed_leaves_the_others_and_comes_back_when_it_is_as
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_dead"
     assert server.get("/health").status_code == 200
     assert ask(server, "house").status_code == 200
-    wait_for(lambda: loaded(server) == {"house"} or None, 20)
+    wait_for(lambda: loaded(server) == {"house"} or None)
     assert ask(server, "ant").status_code == 200
     assert loaded(server) == {"house", "ant"}
 
@@ -332,7 +330,7 @@ def test_a_model_that_is_deleted_goes_from_memory_but_not_while_it_is_in_use(
     assert delete("house") == 400
     with busy(server, "elk"):
         assert delete("elk") == 400
-    wait_for(lambda: delete("elk") == 200 or None, 20)
+    wait_for(lambda: delete("elk") == 200 or None)
     assert loaded(server) == {"house"}
     assert ask(server, "elk").status_code == 404
 
@@ -364,8 +362,8 @@ def test_a_background_response_keeps_its_model(server: ServerProcess) -> None:
         status: str = server.get(f"/v1/responses/{made.json()['id']}").json()["status"]
         return status if status not in ("queued", "in_progress") else None
 
-    assert wait_for(ended, 60) in ("completed", "incomplete")
-    wait_for(lambda: loaded(server) == {"house"} or None, 20)
+    assert wait_for(ended) in ("completed", "incomplete")
+    wait_for(lambda: loaded(server) == {"house"} or None)
 
 
 @pytest.mark.usefixtures("alone")
@@ -413,9 +411,9 @@ def test_models_of_the_command_line_are_loaded_at_the_start_and_stay(tiny_model:
         assert [model["id"] for model in both.get("/v1/models").json()["data"]] == ["one", "two"]
         first = engines(both)
         os.kill(min(first), signal.SIGKILL)
-        wait_for(lambda: both.get("/health").status_code == 503 or None, 20)
+        wait_for(lambda: both.get("/health").status_code == 503 or None)
         assert 200 in [ask(both, name).status_code for name in ("one", "two")]
-        wait_for(lambda: both.get("/health").status_code == 200 or None, 60)
+        wait_for(lambda: both.get("/health").status_code == 200 or None)
         assert [ask(both, name).status_code for name in ("one", "two")] == [200, 200]
         assert len(engines(both) - first) == 1
     finally:

@@ -77,7 +77,10 @@ def test_mixed_load_for_long_leaves_a_server_as_it_was(tiny_model: Path) -> None
         for number in itertools.count(1):
             for bad in BAD:
                 answer = httpx.post(
-                    f"{server.url}/v1/completions", content=bad, headers={"content-type": "application/json"}
+                    f"{server.url}/v1/completions",
+                    content=bad,
+                    headers={"content-type": "application/json"},
+                    timeout=60,
                 )
                 assert 400 <= answer.status_code < 500, answer.text
             outcomes = fault_traffic.send(server, number, MIXED * 2)
@@ -121,7 +124,7 @@ def test_an_engine_killed_under_load_is_noticed_told_and_replaced(tiny_model: Pa
             deaths.append(time.monotonic())  # the server may have noticed long after it was killed
             ready.append(deaths[-1] - killed_at)
             server.wait_until_idle()
-            wait_for(lambda family=family: not any(map(is_alive, family)) or None, 30)  # type: ignore[misc]
+            wait_for(lambda family=family: not any(map(is_alive, family)) or None)  # type: ignore[misc]
             assert [
                 outcome.answer for outcome in fault_traffic.send(server, 0, ("stream", "stream", "form"))
             ] == expected

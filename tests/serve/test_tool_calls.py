@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+import httpx
 import pytest
 from parrot_server import says
 from server_process import ServerProcess, wait_for
@@ -80,7 +81,7 @@ def test_a_malformed_call_comes_back_as_content_and_the_log_says_so(parrot: Serv
     wrong = "<tool_call>now, please</tool_call>"
     (choice,) = ask(parrot, wrong)["choices"]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", wrong)
-    assert wait_for(lambda: "1 tool calls could not be read as hermes" in parrot.log or None, 10)
+    assert wait_for(lambda: "1 tool calls could not be read as hermes" in parrot.log or None)
 
 
 def test_s8_the_first_delta_of_a_call_names_it_and_later_ones_bring_arguments(parrot: ServerProcess) -> None:
@@ -95,7 +96,30 @@ def test_s8_the_first_delta_of_a_call_names_it_and_later_ones_bring_arguments(pa
         assert first["function"] == {"name": name, "arguments": ""}
         assert rest and all(set(later) == {"index", "function"} for later in rest)
         assert all(set(later["function"]) == {"arguments"} for later in rest)
-    assert len(calls[0]) > 3, "arguments come while they are made"
+
+
+def test_s8_arguments_come_while_they_are_made(parrot: ServerProcess) -> None:
+    whole = {"city": "Llanfairpwllgwyngyll, " * 80}  # a minute of slow speech
+    said = f"<tool_call>{json.dumps({'name': 'get_weather', 'arguments': whole})}</tool_call>"
+    body = {"messages": says(said, slowly=True), "tools": TOOLS, "stream": True}
+    begun = ""
+    with httpx.stream("POST", parrot.url + PATH, json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                begun = "".join(
+                    [
+                        begun,
+                        *(
+                            call["function"]["arguments"]
+                            for delta in deltas([json.loads(line[6:])])
+                            for call in delta.get("tool_calls", [])
+                        ),
+                    ]
+                )
+            if begun:
+                break
+    assert json.dumps(whole).startswith(begun) and begun != json.dumps(whole)
+    parrot.wait_until_idle()
 
 
 @pytest.mark.parametrize(

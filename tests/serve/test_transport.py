@@ -9,15 +9,17 @@ import struct
 import httpx
 import pytest
 from server_process import ServerProcess, wait_for
-from tiny_model import MODEL
+from tiny_model import ENDLESS, MODEL
 from wire import chunks, connection, raw_events, read_answer, request_bytes
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}
-LONG = {**ASK, "max_tokens": 7500, "ignore_eos": True}
+LONG = {**ASK, "max_tokens": ENDLESS, "ignore_eos": True}
 
 
 def test_t1_streams_and_answers_name_their_content_type(server: ServerProcess) -> None:
-    with httpx.stream("POST", server.url + "/v1/chat/completions", json={**ASK, "stream": True}) as response:
+    with httpx.stream(
+        "POST", server.url + "/v1/chat/completions", json={**ASK, "stream": True}, timeout=60
+    ) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["cache-control"] == "no-cache"
         assert response.headers["x-accel-buffering"] == "no"
@@ -69,26 +71,26 @@ def test_t6_what_fails_before_the_first_token_is_a_status(server: ServerProcess,
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("reset", [True, False])
 def test_t8_a_client_that_goes_away_frees_what_its_request_held(
-    server: ServerProcess, stream: bool, reset: bool
+    endless: ServerProcess, stream: bool, reset: bool
 ) -> None:
-    before = server.wait_until_idle()['trivium_requests_ended_total{end="cancelled"}']
-    with connection(server) as sock:
+    before = endless.wait_until_idle()['trivium_requests_ended_total{end="cancelled"}']
+    with connection(endless) as sock:
         sock.sendall(request_bytes("/v1/chat/completions", {**LONG, "stream": stream}))
         if stream:
             assert b"200 OK" in sock.recv(4096)
-        wait_for(lambda: server.metrics()["trivium_running_sequences"] or None, 10)
+        wait_for(lambda: endless.metrics()["trivium_running_sequences"] or None)
         if reset:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    after = server.wait_until_idle()
+    after = endless.wait_until_idle()
     assert after['trivium_requests_ended_total{end="cancelled"}'] == before + 1
 
 
-def test_t8_a_pipelined_client_that_goes_away_is_noticed_too(server: ServerProcess) -> None:
-    server.wait_until_idle()
-    with connection(server) as sock:
+def test_t8_a_pipelined_client_that_goes_away_is_noticed_too(endless: ServerProcess) -> None:
+    endless.wait_until_idle()
+    with connection(endless) as sock:
         sock.sendall(request_bytes("/v1/chat/completions", LONG) * 2)
-        wait_for(lambda: server.metrics()["trivium_running_sequences"] or None, 10)
-    server.wait_until_idle()
+        wait_for(lambda: endless.metrics()["trivium_running_sequences"] or None)
+    endless.wait_until_idle()
 
 
 def test_t9_request_ids_come_back(server: ServerProcess) -> None:

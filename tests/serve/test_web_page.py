@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from server_process import ServerProcess, wait_for
-from tiny_model import MODEL
+from tiny_model import ENDLESS, MODEL
 
 SITE = resources.files("trivium.serve.page").joinpath("site")
 NAMES = sorted(entry.name for entry in SITE.iterdir())
@@ -32,7 +32,7 @@ def test_a_browser_gets_the_page_and_ollamas_clients_the_words_they_look_for(ser
         assert (probe.status_code, probe.text) == (200, "Ollama is running")
         assert probe.headers["content-type"].startswith("text/plain")
         assert probe.headers["vary"] == "accept"  # so no cache gives the one to who wants the other
-    assert httpx.head(server.url + "/").status_code == 200
+    assert httpx.head(server.url + "/", timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,25 +119,25 @@ def test_the_live_view_tells_the_model_the_cache_and_the_counts(server: ServerPr
         assert 0 < wait["p50"] <= wait["p95"] and wait["count"] > 0
 
 
-def test_the_live_view_shows_who_runs_and_what_prompts_share_but_no_word_of_them(server: ServerProcess) -> None:
+def test_the_live_view_shows_who_runs_and_what_prompts_share_but_no_word_of_them(endless: ServerProcess) -> None:
     secret = "naïve café " * 40
-    body = {"prompt": [secret + "one", secret + "two"], "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as response:
+    body = {"prompt": [secret + "one", secret + "two"], "max_tokens": ENDLESS, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", endless.url + "/v1/completions", json=body, timeout=60) as response:
         lines = response.iter_lines()  # when it goes, so does the request
         next(lines)
 
         def both_run() -> dict[str, Any] | None:
-            view = live(server)
+            view = live(endless)
             return view if view["live"]["running"] == 2 and view["live"]["prefixes"] else None
 
-        view = wait_for(both_run, 20)
+        view = wait_for(both_run)
     assert set(view["live"]) == {
         "running", "waiting", "kv", "totals", "sequences", "prefixes", "prefixes_are_whole",
     }  # fmt: skip
     for sequence in view["live"]["sequences"]:
         assert all(isinstance(value, int) for value in sequence.values())
-        assert sequence["row"] >= 0 and sequence["prompt"] > 64 and sequence["max_generated"] == 3000
+        assert sequence["row"] >= 0 and sequence["prompt"] > 64 and sequence["max_generated"] == ENDLESS
     shared = [chain for chain in view["live"]["prefixes"] if chain["parent"] == -1 and chain["held"]]
     assert len(shared) == 1 and shared[0]["blocks"] >= 4  # held by both, once
     assert all(isinstance(value, int) for chain in view["live"]["prefixes"] for value in chain.values())
-    server.wait_until_idle()
+    endless.wait_until_idle()

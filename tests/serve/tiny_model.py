@@ -7,6 +7,8 @@ from pathlib import Path
 
 MODEL = "tiny/llama"  # what the servers call it
 CONTEXT = 8192
+LONG_CONTEXT = 1 << 17
+ENDLESS = 120_000  # tokens that take minutes, within the long context: no answer of so many ends before its test
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
@@ -22,7 +24,7 @@ TEXTS = [
 ] * 20
 
 
-def save_tiny_model(directory: Path) -> Path:
+def save_tiny_model(directory: Path, context: int = CONTEXT) -> Path:
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -48,7 +50,7 @@ def save_tiny_model(directory: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         bos_token_id=0,
         eos_token_id=2,
         initializer_range=0.2,  # logits far enough apart that answers differ from a uniform draw

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from server_process import ServerProcess
+from server_process import PATIENCE, ServerProcess
 
 
 def request_bytes(path: str, body: object, *headers: str) -> bytes:
@@ -25,7 +25,7 @@ def request_bytes(path: str, body: object, *headers: str) -> bytes:
 
 @contextmanager
 def connection(server: ServerProcess) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
         yield sock
 
 
