@@ -23,9 +23,13 @@ namespace trivium::TRIVIUM_ISA {
 // relative error among those that are 1 at 0: 1.0e-4 of degree 3, 9.1e-8 of degree 5.
 template <int degree>
 static inline Vec exp2(Vec x) {
-    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
     const Vec clamped = max(splat(-127.0f), x);
+#if defined(__AVX512F__)
+    const Vec n = (Vec)_mm512_roundscale_ps((__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = clamped - n;
+#else
+    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
     const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
+#endif
     Vec p;
     if constexpr (degree == 3) {
         p = fma(splat(0.0550089329f), r, splat(0.242210954f));
@@ -38,7 +42,11 @@ static inline Vec exp2(Vec x) {
         p = fma(p, r, splat(0.693147004f));
     }
     p = fma(p, r, splat(1.0f));
+#if defined(__AVX512F__)
+    return (Vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     return (Vec)((IntVec)p + ((IntVec)shifted << 23));  // at -127 all bits become 0
+#endif
 }
 
 constexpr float log2_e = 1.44269504f;
@@ -266,19 +274,14 @@ private:
             const float* const q =
                 a_.q + token * a_.q_token_stride + (part_.key_head * a_.group + head) * a_.q_head_stride;
             for (int64_t d = 0; d < dim_; d += slice_elements) {
-                const int64_t count = a_.dim - d < slice_elements ? a_.dim - d : slice_elements;
-                float elements[slice_elements] = {};
-                for (int64_t j = 0; j < count; ++j)
-                    elements[j] = in_bf16 ? bf16_to_float(float_to_bf16(q[d + j])) : q[d + j];
-                put(elements, queries_ + (d / slice_elements * num_items_ + item) * Products::row_words);
+                Vec elements[panel_vectors];
+                for (int v = 0; v < panel_vectors; ++v) {
+                    const Vec x = load_first(q + d + v * lanes, a_.dim - d - v * lanes);
+                    elements[v] = in_bf16 ? rounded_to_bf16(x) : x;
+                }
+                Products::put(elements, queries_ + (d / slice_elements * num_items_ + item) * Products::row_words);
             }
         });
-    }
-
-    static void put(const float* elements, Word* row) {
-        Vec vectors[panel_vectors];
-        for (int v = 0; v < panel_vectors; ++v) vectors[v] = load(elements + v * lanes);
-        Products::put(vectors, row);
     }
 
     // The block's softmax over the tile's keys. False where no item of it sees one of them.
@@ -422,8 +425,8 @@ private:
             const float share = 1.0f / sum_of_16(sums);
             for (int64_t d = 0; d < a_.dim; d += panel_columns) {
                 const float* const panel = totals_.panel(d, item);
-                const int64_t count = a_.dim - d < panel_columns ? a_.dim - d : panel_columns;
-                for (int64_t j = 0; j < count; ++j) out[d + j] = panel[j] * share;
+                for (int v = 0; v < panel_vectors; ++v)
+                    store_first(out + d + v * lanes, load(panel + v * lanes) * share, a_.dim - d - v * lanes);
             }
         });
     }

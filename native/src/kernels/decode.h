@@ -65,6 +65,12 @@ static inline uint16_t float_to_bf16(float x) {
     return static_cast<uint16_t>(x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0);
 }
 
+// The same, as float32.
+static inline Vec rounded_to_bf16(Vec x) {
+    const WordVec bits = (WordVec)x, nearest = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    return x == x ? (Vec)nearest : splat(bits_to_float(0x7fc00000));
+}
+
 static inline void decode_f32(const uint8_t* __restrict data, float* __restrict out, int64_t count) { memcpy(out, data, 4 * count); }
 
 static inline void decode_f16(const uint8_t* __restrict data, float* __restrict out, int64_t count) {

@@ -126,9 +126,8 @@ struct MultiplyAddPairs {
 
 template <KVType type, typename Steps>
 struct VectorProducts {
-    // Items multiplied together: as many as the registers hold two chains of.
-    static constexpr int max_items = lanes == 16 ? 6 : 3;
-    static constexpr int groups_together = lanes == 16 ? 2 : 1;
+    // Items multiplied together: as many as the registers hold two chains of, for 16 columns; or half as many for 32.
+    static constexpr int max_items = lanes == 16 ? 12 : 3;
     static constexpr bool needs_whole_slices = false;
     typedef NoSetup Setup;
 
@@ -141,12 +140,10 @@ struct VectorProducts {
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         with_constant<max_items>(items, [&]<int n>() {
-            if (num_groups == 2 && groups_together == 2) {
-                multiply_groups<n, groups_together>(0, rows, slices, columns, out);
-            } else {
-                for (int group = 0; group < num_groups; ++group)
-                    multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
-            }
+            if constexpr (2 * n <= max_items)
+                if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, out);
+            for (int group = 0; group < num_groups; ++group)
+                multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
         });
     }
 
@@ -164,7 +161,7 @@ private:
                 const uint8_t* at[groups];
                 for (int g = 0; g < groups; ++g) at[g] = columns.at(s, first_group + g, half);
                 const int64_t end = num_pairs - half * (slice_pairs / 2);
-#pragma GCC unroll 1
+#pragma GCC unroll 4
                 for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; pair += Steps::pairs, row += 2) {
 #pragma GCC unroll 2
                     for (int chain = 0; chain < 2; ++chain) {
@@ -172,7 +169,7 @@ private:
 #pragma GCC unroll 4
                         for (int v = 0; v < vectors; ++v)
                             taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
                         for (int i = 0; i < items; ++i)
 #pragma GCC unroll 4
                             for (int v = 0; v < vectors; ++v)

@@ -34,6 +34,19 @@ static inline Vec load(const float* p) {
 
 static inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
 
+// The first `count` lanes, with zeros in the others.
+static inline Vec load_first(const float* p, int64_t count) {
+    if (count >= lanes) return load(p);
+    Vec v{};
+    if (count > 0) memcpy(&v, p, 4 * count);
+    return v;
+}
+
+static inline void store_first(float* p, Vec v, int64_t count) {
+    if (count >= lanes) return store(p, v);
+    if (count > 0) memcpy(p, &v, 4 * count);
+}
+
 static inline WordVec load_words(const uint8_t* p) {
     WordVec v;
     memcpy(&v, p, sizeof v);
