@@ -17,6 +17,7 @@ chat:
 
 test: lint
 	@$(BIN)/trivium pull smollm2
+	@$(BIN)/trivium pull minilm
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint:
@@ -29,6 +30,7 @@ lint:
 test-slow:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/trivium pull smollm2
+	@$(BIN)/trivium pull minilm
 	@$(BIN)/python -m pytest -m slow --timeout 1800
 
 # Every fault point in every state of the server, once and for five seconds: a quarter of an hour, most of it waiting.

@@ -8,7 +8,7 @@ import parrot_server
 import pytest
 from parrot_server import save_parrot
 from server_process import ServerProcess
-from tiny_model import LONG_CONTEXT, MODEL, save_tiny_model
+from tiny_model import EXACT, LONG_CONTEXT, MODEL, save_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +25,7 @@ def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(tiny_model: Path) -> Iterator[ServerProcess]:
     """Shared by all tests that leave it as they found it."""
-    process = ServerProcess(
-        str(tiny_model), "--served-model-name", MODEL, "--dtype", "float32", "--kv-cache-dtype", "float32"
-    )
+    process = ServerProcess(str(tiny_model), "--served-model-name", MODEL, *EXACT)
     yield process
     log = process.log
     assert process.stop() == 0

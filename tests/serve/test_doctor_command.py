@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from server_process import ServerProcess
-from tiny_model import MODEL
+from tiny_model import EXACT, MODEL
 
 from trivium.cli import main
 from trivium.engine.preview import Preview
@@ -17,7 +17,7 @@ from trivium.serve.listen import check_port
 from trivium.types.report import Report
 
 # As the shared server was started.
-OPTIONS = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--num-threads", "1")
+OPTIONS = (*EXACT, "--num-threads", "1")
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -9,6 +9,8 @@ MODEL = "tiny/llama"  # what the servers call it
 CONTEXT = 8192
 LONG_CONTEXT = 1 << 17
 ENDLESS = 120_000  # tokens that take minutes, within the long context: no answer of so many ends before its test
+# Options with which every start is the same, whatever memory is free.
+EXACT = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--kv-cache-bytes", str(256 << 20))
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"

@@ -26,7 +26,7 @@ def measured(*behaviours: str, requests: int) -> tuple[Results, list[str], str]:
         experiment = Experiment()
         async with (
             fake_peer(*PROBES, *behaviours) as peer,
-            reach(Place(base_url=peer.url), AnswerOptions(timeout=0.5)) as server,
+            reach(Place(base_url=peer.url), AnswerOptions(timeout=3.0)) as server,
         ):
             await modes.latency(experiment, server, WorkloadSettings(requests=requests, output_tokens=6, warmup=0))
             await experiment.metrics_of(server)

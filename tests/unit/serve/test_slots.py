@@ -40,6 +40,6 @@ def test_who_stops_waiting_takes_no_slot_along(slot_was_handed_over: bool) -> No
         await asyncio.gather(waiting, return_exceptions=True)
         if not slot_was_handed_over:
             slots.give_back()
-        await asyncio.wait_for(slots.take((0, 2)), 5)
+        await asyncio.wait_for(slots.take((0, 2)), 60)
 
     asyncio.run(run())
