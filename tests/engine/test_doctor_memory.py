@@ -69,6 +69,11 @@ EXPERTS = {
 }
 DRAWN = {"load_format": "dummy"}
 MANY_TOKENS = {"vocab_size": 128256}
+LONG = {"max_position_embeddings": 1 << 15}
+WIDE_STEPS = {"intermediate_size": 8192, "head_dim": 32}
+FEW_ROWS = {"kv_cache_bytes": 64 * MIB, "max_num_seqs": 8}
+MANY_ROWS = {"kv_cache_bytes": 64 * MIB, "max_num_seqs": 64}
+BY_REFERENCE, IN_BFLOAT16 = {"kernels": "reference"}, {"dtype": "bfloat16"}
 LARGE_VOCABULARY = Case("a large vocabulary", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 64})
 WHOLE_LIST = [
     SAMPLE,
@@ -76,7 +81,7 @@ WHOLE_LIST = [
     Case("a cache in float32", options={"kv_cache_bytes": 256 * MIB, "max_num_seqs": 16, "kv_cache_dtype": "float32"}),
     Case("small blocks", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 8, "block_size": 4}),
     Case("small steps", options={"kv_cache_bytes": 128 * MIB, "max_num_seqs": 16, "max_num_batched_tokens": 64}),
-    Case("wide steps", {"intermediate_size": 8192, "head_dim": 32}, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 16}),
+    Case("wide steps", WIDE_STEPS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 16}),
     Case("heavy weights", HEAVY, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64}),
     Case(
         "heavy weights by the reference",
@@ -89,14 +94,27 @@ WHOLE_LIST = [
     Case(
         "tied embeddings", MANY_TOKENS | {"tie_word_embeddings": True}, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 8}
     ),
-    Case("a long context", {"max_position_embeddings": 1 << 17}, {"kv_cache_bytes": 1100 * MIB, "max_num_seqs": 32}),
+    Case(
+        "a long context",
+        {"max_position_embeddings": 1 << 17, "num_attention_heads": 1, "num_key_value_heads": 1},
+        {"kv_cache_bytes": 256 * MIB, "max_num_seqs": 32},
+    ),
     Case("many heads", {"num_attention_heads": 64, "head_dim": 64}, {"kv_cache_bytes": 64 * MIB, "max_num_seqs": 16}),
     Case(
         "packed weights kept on disk",
         HEAVY,
         {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4, "max_num_batched_tokens": 64, "packed_cache_bytes": 1 << 30},
     ),
+    Case("steps by the reference", options=FEW_ROWS | BY_REFERENCE),
+    Case("steps in bfloat16", options=FEW_ROWS | IN_BFLOAT16),
+    Case("wide steps by the reference", WIDE_STEPS, FEW_ROWS | BY_REFERENCE),
+    Case("wide steps in bfloat16", WIDE_STEPS, FEW_ROWS | IN_BFLOAT16),
+    Case("small steps by the reference", options=FEW_ROWS | BY_REFERENCE | {"max_num_batched_tokens": 64}),
+    Case("steps larger than the cache", options=FEW_ROWS | BY_REFERENCE | {"max_num_batched_tokens": 8192}),
+    Case("a long context by the reference", LONG | {"num_key_value_heads": 2}, FEW_ROWS | BY_REFERENCE),
     LARGE_VOCABULARY,
+    Case("wide steps and a large vocabulary by the reference", MANY_TOKENS | WIDE_STEPS, MANY_ROWS | BY_REFERENCE),
+    Case("wide steps and a large vocabulary in bfloat16", MANY_TOKENS | WIDE_STEPS, MANY_ROWS | IN_BFLOAT16),
     Case("a large vocabulary, few rows", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 4}),
     Case("a large vocabulary, many rows", MANY_TOKENS, {"kv_cache_bytes": 32 * MIB, "max_num_seqs": 256}),
     Case(
@@ -149,8 +167,8 @@ def most_resident_bytes(pid: int) -> int:
 
 
 def fill(llm: LLM, report: Report, num_tokens: int, num_rows: int) -> None:
-    """Every block of the cache, in steps as large as they may be, with tokens from all over the vocabulary; then all rows
-    draw at once, some as only the reference can, and the positions of a prompt are scored."""
+    """Every block of the cache, in steps as large as they may be, with tokens from all over the vocabulary; a prompt as long
+    as one may be; then all rows draw at once, some as only the reference can, and the positions of a prompt are scored."""
     assert report.model is not None and report.room is not None
     draw = random.Random(0)
 
@@ -160,6 +178,7 @@ def fill(llm: LLM, report: Report, num_tokens: int, num_rows: int) -> None:
     filtered = SamplingParams(max_tokens=4, seed=1, top_p=0.9, presence_penalty=0.5)
     length = min(report.model.max_model_len - 16, 1000)
     llm.generate(prompts(report.room.tokens // length + 1, length), filtered)
+    llm.generate(prompts(1, report.model.max_model_len - filtered.max_tokens), filtered)
     scored = SamplingParams(max_tokens=4, seed=1, repetition_penalty=1.1, logprobs=5)
     rare = SamplingParams(max_tokens=4, seed=1, typical_p=0.5, presence_penalty=0.5)
     llm.generate(prompts(num_rows, 8), [filtered, scored, rare][:num_rows] + [scored] * (num_rows - 3))

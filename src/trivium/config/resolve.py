@@ -58,12 +58,10 @@ def resolve(
     facts: ModelFacts,
     capabilities: Capabilities,
     kv_dtypes: Sequence[str],
-    logit_bytes: int = 0,
-    activations_held: Callable[[int], int] | None = None,
+    step_bytes: Callable[[int, int], int] | None = None,
 ) -> EngineConfig:
-    """`kv_dtypes` are those that the kernels can keep keys and values in, the best first; `logit_bytes` is what they take at
-    most for the logits of a step and the choice from them; `activations_held` tells the elements that a step of so many tokens
-    holds at once (None: all activations of all of them)."""
+    """`kv_dtypes` are those that the kernels can keep keys and values in, the best first; `step_bytes` tells what the values of
+    steps take at most, by the tokens of a step and those of the longest sequence (None: all activations of all tokens)."""
     settlement = Settlement(options.accept_adjustments)
     dtype = activation_dtype(options, capabilities, settlement)
     if options.dtype == "auto" and dtype != facts.checkpoint_dtype:
@@ -82,11 +80,12 @@ def resolve(
     batched_tokens = _batched_tokens(options, facts, capabilities, settlement)
     chunk = min(options.max_chunk_tokens or batched_tokens, batched_tokens)
     max_model_len = _wanted_length(options, facts, settlement)
-    held = activations_held(batched_tokens) if activations_held else batched_tokens * facts.activations_per_token
-    step_bytes = held * BYTES_PER_ELEMENT[dtype] + logit_bytes
-    num_blocks = _num_blocks(options, capabilities, kv, max_model_len, step_bytes, chunk, settlement)
+    step_bytes = step_bytes or _all_activations(facts, dtype)
+    largest_step = step_bytes(batched_tokens, max_model_len)
+    num_blocks = _num_blocks(options, capabilities, kv, max_model_len, largest_step, chunk, settlement)
     easy_blocks = _easy_blocks(options, facts, capabilities, kv, num_blocks, settlement)
     max_model_len = _fit_length(options, kv, max_model_len, num_blocks, chunk, settlement)
+    tokens_held = num_blocks // len(kv.groups) * kv.block_size
     _check_memory(options, facts, capabilities, kv, num_blocks, max_model_len)
     return EngineConfig(
         options=options,
@@ -99,11 +98,16 @@ def resolve(
         kv=kv,
         num_blocks=num_blocks,
         easy_blocks=easy_blocks,
-        step_bytes=step_bytes,
+        step_bytes=step_bytes(min(batched_tokens, tokens_held), max_model_len),
         num_threads=options.num_threads or capabilities.num_threads,
         steps_ahead=int(capabilities.runs_by_itself if options.overlap is None else options.overlap),
         adjustments=tuple(settlement.adjustments),
     )
+
+
+def _all_activations(facts: ModelFacts, dtype: str) -> Callable[[int, int], int]:
+    of_token = facts.activations_per_token * BYTES_PER_ELEMENT[dtype]
+    return lambda num_tokens, longest: num_tokens * of_token
 
 
 def activation_dtype(options: EngineOptions, capabilities: Capabilities, settlement: Settlement) -> str:

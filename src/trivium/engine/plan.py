@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +34,7 @@ from trivium.models.locate import locate_weights
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed_weights
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
+from trivium.models.step_memory import StepMemory
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
 from trivium.models.weights import weight_shapes
 from trivium.platform.contract import Answer, Platform, PlatformLimits
@@ -90,8 +90,7 @@ class StartPlan:
     packed: PackedWeights
     weights: WeightMemory
     kv_dtypes: tuple[str, ...]
-    logit_bytes: int  # that the kernels take at most for the logits of a step and the choice from them
-    activations_held: Callable[[int], int]  # elements, by a step of so many tokens
+    step: StepMemory
     config: EngineConfig
 
     def resolve_again(self) -> EngineConfig:
@@ -103,8 +102,7 @@ class StartPlan:
             self.facts,
             platform.capabilities(),
             self.kv_dtypes,
-            self.logit_bytes,
-            self.activations_held,
+            self.step.most_bytes,
         )
         longest = min(config.max_model_len, self.config.max_model_len)  # for which the model was built
         return replace(config, max_model_len=longest, adjustments=self.ground.adjustments + config.adjustments)
@@ -122,13 +120,12 @@ def plan_start(options: EngineOptions) -> StartPlan:
     weights = _weight_memory(ground, source, spec, packed)
     if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
-    logit_bytes = ops.logit_bytes(options.max_num_seqs, spec.vocab_size, torch.device(capabilities.device).type)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
-    held = partial(spec.activations_held, together=ops.tokens_together)
+    step = StepMemory(spec, ops, getattr(torch, dtype), torch.device(capabilities.device).type, options.max_num_seqs)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
-    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, logit_bytes, held)
+    config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, step.most_bytes)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)
-    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, logit_bytes, held, config)
+    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, step, config)
 
 
 def scheduler_limits(config: EngineConfig) -> SchedulerLimits:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from trivium.kernels.cases import Case, normal
+from trivium.kernels.token_slices import token_slices
 
 ElementFunction = Literal["gelu", "gelu_tanh", "relu", "silu"]
 FUNCTIONS: tuple[ElementFunction, ...] = ("gelu", "gelu_tanh", "relu", "silu")
@@ -18,17 +20,22 @@ TOLERANCE = 1e-6
 
 def reference(x: Tensor, function: ElementFunction) -> Tensor:
     """x [T, F] -> [T, F]."""
-    x32 = x.float()
+    result = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    for tokens in token_slices(x):
+        result[tokens] = _of_each(x[tokens].float(), function)
+    return result
+
+
+def _of_each(x: Tensor, function: ElementFunction) -> Tensor:
     match function:
         case "gelu":
-            y = F.gelu(x32)
+            return F.gelu(x)
         case "gelu_tanh":
-            y = F.gelu(x32, approximate="tanh")
+            return F.gelu(x, approximate="tanh")
         case "relu":
-            y = F.relu(x32)
+            return F.relu(x)
         case "silu":
-            y = F.silu(x32)
-    return y.to(x.dtype)
+            return F.silu(x)
 
 
 def cases(random: Generator) -> Iterator[Case]:

@@ -13,11 +13,21 @@ from torch import Tensor
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.weights import QuantizedTensor
 
+# Each element has several copies on its way. A device of its own would be launched to for every part.
+ELEMENTS_AT_ONCE = 1 << 18
+
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype) -> Tensor:
     """[..., out, in] of `dtype`."""
-    blocks = q.data.reshape(-1, QUANT_TYPES[q.type].block_bytes)
-    return _DECODERS[q.type](blocks).to(dtype).reshape(q.shape)
+    type = QUANT_TYPES[q.type]
+    blocks, decode = q.data.reshape(-1, type.block_bytes), _DECODERS[q.type]
+    if q.data.device.type != "cpu":
+        return decode(blocks).to(dtype).reshape(q.shape)
+    result = torch.empty((len(blocks), type.block_elements), dtype=dtype)
+    step = ELEMENTS_AT_ONCE // type.block_elements
+    for first in range(0, len(blocks), step):
+        result[first : first + step] = decode(blocks[first : first + step])
+    return result.reshape(q.shape)
 
 
 def _half(two_bytes: Tensor) -> Tensor:

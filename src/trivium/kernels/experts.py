@@ -10,9 +10,12 @@ from torch import Generator, Tensor
 from trivium.kernels import gated, linear
 from trivium.kernels.cases import Case, normal, quantized
 from trivium.kernels.gated import Activation
+from trivium.kernels.token_slices import token_slices
 from trivium.kernels.weights import LinearWeight, Weight, stored
 
 TOLERANCE = 2e-5
+
+Product = Callable[[Tensor, LinearWeight, Tensor | None], Tensor]
 
 
 def reference(
@@ -23,7 +26,7 @@ def reference(
     up: LinearWeight,
     down: LinearWeight,
     activation: Activation,
-    product: Callable[[Tensor, LinearWeight, Tensor | None], Tensor] = linear.reference,
+    product: Product = linear.reference,
 ) -> Tensor:
     """x [T, H], ids int64 [T, k], shares float32 [T, k], gate and up [E, F, H], down [E, H, F] -> [T, H].
 
@@ -32,12 +35,19 @@ def reference(
     gate, up, down = stored(gate), stored(up), stored(down)
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in torch.unique(ids).tolist():
-        tokens, choices = torch.where(ids == expert)
-        inputs = x[tokens]
-        middle = gated.reference(product(inputs, gate[expert], None), product(inputs, up[expert], None), activation)
-        result = product(middle, down[expert], None)
-        out.index_add_(0, tokens, result.float() * shares[tokens, choices, None])
+        layers = (gate[expert], up[expert], down[expert])
+        chosen, choices = torch.where(ids == expert)
+        for some in token_slices(chosen):
+            tokens = chosen[some]
+            result = _through(x[tokens], *layers, activation, product)
+            out.index_add_(0, tokens, result.float() * shares[tokens, choices[some], None])
     return out.to(x.dtype)
+
+
+def _through(x: Tensor, gate: Weight, up: Weight, down: Weight, activation: Activation, product: Product) -> Tensor:
+    """x [n, H] through one expert -> [n, H]."""
+    middle = gated.reference(product(x, gate, None), product(x, up, None), activation)
+    return product(middle, down, None)
 
 
 def cases(random: Generator) -> Iterator[Case]:

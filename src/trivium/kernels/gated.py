@@ -10,20 +10,17 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from trivium.kernels.cases import Case, normal
+from trivium.kernels.token_slices import token_slices
 
 Activation = Literal["silu", "gelu_tanh"]
 
 TOLERANCE = 1e-6
 
-# Of which copies in float32 are held: so many tokens at a time.
-_TOKENS_AT_ONCE = 256
-
 
 def reference(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     """gate [T, F], up [T, F] -> [T, F]."""
     result = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    for start in range(0, len(gate), _TOKENS_AT_ONCE):
-        tokens = slice(start, start + _TOKENS_AT_ONCE)
+    for tokens in token_slices(gate):
         gate32 = gate[tokens].float()
         activated = F.silu(gate32) if activation == "silu" else F.gelu(gate32, approximate="tanh")
         result[tokens] = activated * up[tokens].float()

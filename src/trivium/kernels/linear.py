@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.cases import Case, normal, quantized
 from trivium.kernels.dequantize import dequantize
+from trivium.kernels.few_shapes import compiles_each_shape, linear_in_few_shapes
 from trivium.kernels.weights import LinearWeight, QuantizedTensor, stored
 
 TOLERANCE = 1e-5
@@ -22,9 +23,10 @@ EXPANDED_ELEMENTS = 1 << 23
 def reference(x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
     """x [T, in], weight [out, in], bias [out] -> [T, out] in x.dtype."""
     weight = stored(weight)
-    if not isinstance(weight, QuantizedTensor):
-        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-    return by_parts(x, weight, bias, F.linear)
+    product = linear_in_few_shapes if compiles_each_shape(x.dtype, x.device.type) else F.linear
+    if isinstance(weight, QuantizedTensor):
+        return by_parts(x, weight, bias, product)
+    return product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def by_parts(
@@ -33,9 +35,13 @@ def by_parts(
     """As `reference`; `product` multiplies x with some rows of the weight, expanded."""
     num_out, num_in = weight.shape
     step = max(1, EXPANDED_ELEMENTS // num_in)
-    parts = [product(x, dequantize(weight[i : i + step], x.dtype)) for i in range(0, num_out, step)]
-    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-    return y if bias is None else y + bias.to(x.dtype)
+    if step >= num_out:
+        y = product(x, dequantize(weight, x.dtype))
+    else:
+        y = torch.empty((len(x), num_out), dtype=x.dtype, device=x.device)
+        for i in range(0, num_out, step):
+            y[:, i : i + step] = product(x, dequantize(weight[i : i + step], x.dtype))
+    return y if bias is None else y.add_(bias.to(x.dtype))
 
 
 def cases(random: Generator) -> Iterator[Case]:

@@ -31,9 +31,14 @@ def held_logits(num_rows: int, num_tokens: int) -> int:
 
 def reference_logit_bytes(num_rows: int, num_tokens: int, device: str) -> int:
     """Each as the model gave it and as its row's request changes it, and the work on some of them."""
-    held = held_logits(num_rows, num_tokens)
-    worked_on = min(held, max(num_tokens, _at_once(device)))
-    return held * 2 * BYTES_OF_LOGIT + worked_on * REFERENCE_WORK_BYTES * (HELD_FOR_EACH_BYTE if device == "cpu" else 1)
+    held = held_logits(num_rows, num_tokens) * 2 * BYTES_OF_LOGIT
+    return held + reference_work_bytes(num_rows, num_tokens, device)
+
+
+def reference_work_bytes(num_rows: int, num_tokens: int, device: str) -> int:
+    """In pieces so small that the allocator keeps them."""
+    worked_on = min(held_logits(num_rows, num_tokens), max(num_tokens, _at_once(device)))
+    return worked_on * REFERENCE_WORK_BYTES * (HELD_FOR_EACH_BYTE if device == "cpu" else 1)
 
 
 def _at_once(device: str) -> int:

@@ -141,6 +141,8 @@ class Ops:
     tokens_together: int | None = None  # of a recorded step, between two calls of attention; None: all
     # (rows, tokens of the vocabulary, torch's device type): what their logits and the choice from them take at most
     logit_bytes: Callable[[int, int, str], int] = reference_logit_bytes
+    # (query heads, key heads, size of a head, longest context, window): what attention takes at most beside queries and result
+    attention_bytes: Callable[[int, int, int, int, int | None], int] = lambda *_: 0
 
     def norm_linears(self, x: Tensor, norm: Tensor, eps: float, layers: LinearLayers) -> tuple[Tensor, ...]:
         """x [T, in], normed, through each layer -> [T, out] of each."""
@@ -179,10 +181,12 @@ class Ops:
         if self.fused is not None:
             return self.fused.attend(projected, cos, sin, keys, values, batch, rules)
         q, k, v = (part.view(len(part), -1, rules.head_dim) for part in projected)
+        del projected  # each tensor goes as soon as it has been used: a step holds several of its size otherwise
         if rules.q_norm is not None and rules.k_norm is not None:
             q, k = self.rms_norm(q, rules.q_norm, rules.norm_eps), self.rms_norm(k, rules.k_norm, rules.norm_eps)
         q, k = self.rotary(q, k, cos, sin)
         self.write_kv(k, v, keys, values, batch.slots)
+        del k, v
         return self.paged_attention(q, keys, values, batch, rules.scale, rules.window, rules.softcap).flatten(1)
 
     def norm_experts_add(self, hidden: Tensor, norm: Tensor, eps: float, experts: ExpertLayers) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -17,6 +17,9 @@ TOLERANCES = {torch.float32: TOLERANCE, torch.bfloat16: 1e-2}
 # Queries of one row are taken this many at a time, cut at absolute positions: memory stays bounded by
 # _QUERY_TILE * context, and a long prompt gives nearly the same sums however it was chunked.
 _QUERY_TILE = 128
+
+# Of scores, and of keys, for whose sake heads are taken some at a time. More heads would not be faster.
+_ELEMENTS_AT_ONCE = 1 << 20
 
 
 def reference(
@@ -40,51 +43,78 @@ def reference(
         while start < end:
             count = min(end - start, _QUERY_TILE - position % _QUERY_TILE)
             first_key = 0 if window is None else max(0, position - window + 1)
-            keys, values = (
-                _gather(cache, batch.block_table[row], first_key, position + count)
-                for cache in (key_cache, value_cache)
-            )
-            queries = q[start : start + count]
-            out[start : start + count] = _attend(queries, keys, values, position - first_key, scale, window, softcap)
+            places = _places(batch.block_table[row], key_cache.shape[1], first_key, position + count)
+            hidden = _hidden_keys(position - first_key, count, position + count - first_key, window, q.device)
+            for heads, kv_heads in _heads_together(q.shape, key_cache.shape, count, position + count - first_key):
+                queries = q[start : start + count, heads]
+                keys, values = key_cache[:, :, kv_heads], value_cache[:, :, kv_heads]
+                out[start : start + count, heads] = _attend(queries, keys, values, places, hidden, scale, softcap)
             start, position = start + count, position + count
     return out
 
 
-def _gather(cache: Tensor, table: Tensor, first: int, last: int) -> Tensor:
-    """Positions first … last - 1 of a row -> float32 [last - first, Hkv, D]; other blocks are not touched."""
-    block_size = cache.shape[1]
-    first_block = first // block_size
-    blocks = table[first_block : -(-last // block_size)]
-    if len(blocks) * block_size + first_block * block_size < last or bool((blocks < 0).any()):
+def attention_bytes(num_heads: int, num_kv_heads: int, head_dim: int, longest: int, window: int | None) -> int:
+    """That `reference` holds at most beside its arguments and its result, of a row with up to `longest` keys."""
+    num_keys = longest if window is None else min(longest, window + _QUERY_TILE - 1)
+    num_queries = min(_QUERY_TILE, longest)
+    queries_of_head = num_heads // num_kv_heads * num_queries
+    heads = min(num_kv_heads, _kv_heads_at_once(queries_of_head, head_dim, num_keys))
+    scores, keys = heads * queries_of_head * num_keys, heads * head_dim * num_keys
+    found = 2 * 8 * num_keys + 2 * num_queries * num_keys  # places of keys, and which are hidden
+    return found + 4 * (scores + max(scores, keys))
+
+
+def _heads_together(
+    queries: Sequence[int], cache: Sequence[int], num_queries: int, num_keys: int
+) -> Iterator[tuple[slice, slice]]:
+    """(query heads, the key heads that they share) of shapes [T, Hq, D] and [blocks, block_size, Hkv, D], some at a time."""
+    num_kv_heads, group = cache[2], queries[1] // cache[2]
+    step = _kv_heads_at_once(group * num_queries, queries[2], num_keys)
+    for first in range(0, num_kv_heads, step):
+        yield slice(first * group, (first + step) * group), slice(first, first + step)
+
+
+def _kv_heads_at_once(queries_of_head: int, head_dim: int, num_keys: int) -> int:
+    return max(1, _ELEMENTS_AT_ONCE // (max(queries_of_head, head_dim) * max(1, num_keys)))
+
+
+def _places(table: Tensor, block_size: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """(block, offset in it), each int64 [last - first], of positions first … last - 1 of a row."""
+    blocks = table[first // block_size : -(-last // block_size)]
+    if (first // block_size + len(blocks)) * block_size < last or bool((blocks < 0).any()):
         raise ValueError(f"the block table does not hold positions {first} to {last - 1}, which the queries see")
-    offset = first_block * block_size
-    return cache[blocks.long()].flatten(0, 1)[first - offset : last - offset].float()
+    positions = torch.arange(first, last, device=table.device)
+    return table.long()[positions // block_size], positions % block_size
+
+
+def _hidden_keys(position: int, num_queries: int, num_keys: int, window: int | None, device: torch.device) -> Tensor:
+    """bool [num_queries, num_keys]: keys that a query may not see. `position`: of the first query, from the first key on."""
+    queries = torch.arange(position, position + num_queries, device=device)[:, None]
+    keys = torch.arange(num_keys, device=device)
+    hidden = keys > queries
+    return hidden if window is None else hidden.logical_or_(keys <= queries - window)
 
 
 def _attend(
     queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    position: int,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    places: tuple[Tensor, Tensor],
+    hidden: Tensor,
     scale: float,
-    window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """queries [N, Hq, D] from `position` on, counted from the first of keys and values [K, Hkv, D] -> [N, Hq, D]."""
+    """queries [N, Hq, D]; keys and values at K `places` of caches with Hkv heads; hidden [N, K] -> [N, Hq, D]."""
     num_queries, num_heads, dim = queries.shape
-    num_keys, num_kv_heads, _ = keys.shape
-    grouped = queries.float().view(num_queries, num_kv_heads, num_heads // num_kv_heads, dim)
-    scores = torch.einsum("nhgd,khd->hgnk", grouped, keys).mul_(scale)
+    num_kv_heads = key_cache.shape[2]
+    grouped = queries.float().reshape(num_queries, num_kv_heads, num_heads // num_kv_heads, dim)
+    scores = torch.einsum("nhgd,khd->hgnk", grouped, key_cache[places].float()).mul_(scale)
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    distance = (
-        torch.arange(position, position + num_queries, device=queries.device)[:, None]
-        - torch.arange(num_keys, device=queries.device)[None, :]
-    )
-    visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    weights = torch.softmax(scores.masked_fill_(~visible, float("-inf")), dim=-1)
-    del scores
-    return torch.einsum("hgnk,khd->nhgd", weights, values).reshape(queries.shape).to(queries.dtype)
+        scores.div_(softcap).tanh_().mul_(softcap)
+    weights = torch.softmax(scores.masked_fill_(hidden, float("-inf")), dim=-1)
+    del scores  # before the values are there
+    mixed = torch.einsum("hgnk,khd->hgnd", weights, value_cache[places].float())
+    return mixed.permute(2, 0, 1, 3).reshape(queries.shape).to(queries.dtype)
 
 
 def cases(random: Generator) -> Iterator[Case]:

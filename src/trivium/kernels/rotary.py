@@ -8,11 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from trivium.kernels.cases import Case, normal
+from trivium.kernels.token_slices import token_slices
 
 TOLERANCE = 1e-6
-
-# What is turned is copied several times on its way: so many tokens at a time.
-_TOKENS_AT_ONCE = 256
 
 
 def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,8 +24,7 @@ def reference(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, T
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
     turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    for start in range(0, len(x), _TOKENS_AT_ONCE):
-        tokens = slice(start, start + _TOKENS_AT_ONCE)
+    for tokens in token_slices(x):
         c, s = cos[tokens, None], sin[tokens, None]
         first, second = x[tokens, :, :half].float(), x[tokens, :, half : 2 * half].float()
         turned[tokens, :, :half] = first * c - second * s

@@ -147,6 +147,7 @@ def reference_ops(reason: str) -> Ops:
         has_own_threads=False,
         packing=None,
         takes_stored_floats=False,
+        attention_bytes=paged_attention.attention_bytes,
         providers=dict.fromkeys(OP_NAMES, Provider("reference", reason)),
         fallbacks=Counter(),
     )

@@ -88,7 +88,7 @@ def without(ops: Ops, problems: dict[str, str]) -> Ops:
     if "linear" in problems:
         changes |= {"prepare": reference.prepare, "packing": None, "takes_stored_floats": False}
     if "write_kv" in problems:
-        changes["kv_layout"] = reference.kv_layout
+        changes |= {"kv_layout": reference.kv_layout, "attention_bytes": reference.attention_bytes}
     return replace(ops, **changes)
 
 

@@ -103,8 +103,15 @@ class Attention:
 
     def forward(self, hidden: Tensor, rotation: Rotation, batch: AttentionBatch, kv: LayerKV, ops: Ops) -> Tensor:
         """hidden [T, H] -> what each token's heads saw [T, Hq * D], the input of `o`."""
-        projected = ops.norm_linears(hidden, self.norm.weight, self.norm.eps, self.qkv)
-        return ops.attend(projected, rotation.cos, rotation.sin, kv.keys, kv.values, batch, self.rules)
+        return ops.attend(
+            ops.norm_linears(hidden, self.norm.weight, self.norm.eps, self.qkv),
+            rotation.cos,
+            rotation.sin,
+            kv.keys,
+            kv.values,
+            batch,
+            self.rules,
+        )
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,9 @@ def test_sliding_layers_let_a_longer_context_into_the_same_memory() -> None:
 
 
 def test_a_devices_own_memory_is_filled_up_to_the_share_less_what_a_step_needs() -> None:
-    facts = replace(FACTS, max_position=1 << 22, activations_per_token=1 << 16)
-    config = resolve(options(), facts, GPU, KV_DTYPES, logit_bytes=GIB)
-    step = 8192 * (1 << 16) * 2 + GIB
+    facts = replace(FACTS, max_position=1 << 22)
+    config = resolve(options(), facts, GPU, KV_DTYPES, lambda tokens, longest: tokens * (1 << 17) + longest * 256)
+    step = 8192 * (1 << 17) + (1 << 22) * 256
     room = 60 * GIB - int(80 * GIB * (1 - 0.9)) - step - GIB
     assert config.dtype == "bfloat16"
     assert config.num_blocks == room // config.kv.bytes_per_block

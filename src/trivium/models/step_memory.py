@@ -1,0 +1,91 @@
+"""How many bytes the values of a step take at most, beside weights and cache, told from the spec: the arithmetic of `Decoder`
+and of `Encoder`, without their tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from trivium.kernels.few_shapes import compiles_each_shape, kept_bytes
+from trivium.kernels.linear import EXPANDED_ELEMENTS
+from trivium.kernels.logit_memory import reference_work_bytes
+from trivium.kernels.ops import Ops
+from trivium.kernels.token_slices import TOKENS_AT_ONCE
+from trivium.models.spec import ModelSpec
+from trivium.models.weights import weight_shapes
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Of a decoder's steps."""
+
+    spec: ModelSpec
+    ops: Ops
+    dtype: torch.dtype  # of activations
+    device: str  # torch's type of it
+    num_rows: int
+
+    def most_bytes(self, num_tokens: int, longest: int) -> int:
+        """Of steps of up to so many tokens, in sequences of up to `longest`."""
+        logits = self.ops.logit_bytes(self.num_rows, self.spec.vocab_size, self.device)
+        if self.device == "cpu" and self.ops.tokens_together is None:
+            return self._op_by_op(num_tokens, longest, logits)
+        held = self.spec.activations_held(num_tokens, self.ops.tokens_together) * self.dtype.itemsize
+        return held + logits + self._attention(longest)
+
+    def _op_by_op(self, num_tokens: int, longest: int, logits: int) -> int:
+        """What is large has pages of its own on a CPU, which go when it does: either the layers hold them or the logits do."""
+        kept = reference_work_bytes(self.num_rows, self.spec.vocab_size, self.device)
+        return max(self.layer_bytes(num_tokens, longest), logits - kept) + kept + self._products()
+
+    def layer_bytes(self, num_tokens: int, longest: int) -> int:
+        """Of the layers alone, op by op by the reference, as torch's allocator counts them."""
+        spec = self.spec
+        hidden, heads, kv = spec.hidden_size, spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        # Elements of each token, and the bytes of the work on some of them; the layer's input is there all the time.
+        moments = [
+            (2 * hidden + heads + 2 * kv, 0),  # the heads are there, and what they were projected from
+            (hidden + 2 * heads + 3 * kv, self._work(heads * 3 // 4)),  # they are turned, half of each at a time
+            (hidden + 2 * heads, self._attention(longest)),
+            ((3 + spec.norm.sandwich) * hidden + heads, 0),  # what they saw is added
+        ]
+        if spec.moe is None or len(spec.moe.sparse_layers) < spec.num_layers:
+            wide = spec.intermediate_size
+            moments += [
+                (3 * hidden + 2 * wide, 0),
+                (2 * hidden + 3 * wide, self._work(wide)),
+                ((4 + spec.norm.sandwich) * hidden + wide, 0),
+            ]
+        if spec.moe is not None:
+            summed = hidden * 4 // self.dtype.itemsize  # in float32
+            of_expert = TOKENS_AT_ONCE * (3 * spec.moe.intermediate_size + hidden) * self.dtype.itemsize
+            moments += [
+                (3 * hidden + summed, of_expert + self._work(spec.moe.intermediate_size)),
+                (4 * hidden + summed, 0),
+            ]
+        most = max(num_tokens * elements * self.dtype.itemsize + work for elements, work in moments)
+        return most + self._rotations(num_tokens)
+
+    def _work(self, width: int) -> int:
+        """Of an op on so many elements of some tokens: float32 results, and of another dtype its inputs too."""
+        return TOKENS_AT_ONCE * width * (8 if self.dtype == torch.float32 else 16)
+
+    def _attention(self, longest: int) -> int:
+        spec = self.spec
+        sizes = (spec.num_heads, spec.num_kv_heads, spec.head_dim, longest)
+        return max(self.ops.attention_bytes(*sizes, window) for window in set(spec.windows))
+
+    def _rotations(self, num_tokens: int) -> int:
+        """Cosines and sines, float32, of each kind."""
+        kinds = {self.spec.rope_of_layer(layer) for layer in range(self.spec.num_layers)}
+        return num_tokens * sum(kind.dim for kind in kinds) * 4
+
+    def _products(self) -> int:
+        """What they keep of weights of all shapes, and the largest part of a quantized one that is expanded at once."""
+        shapes = {shape[-2:] for shape in weight_shapes(self.spec).values() if len(shape) > 1}
+        kept = kept_bytes(len(shapes)) if compiles_each_shape(self.dtype, self.device) else 0
+        if self.spec.quantization is None:
+            return kept
+        return kept + min(EXPANDED_ELEMENTS, max(math.prod(shape) for shape in shapes)) * self.dtype.itemsize
