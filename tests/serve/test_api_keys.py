@@ -45,6 +45,11 @@ name = "dave"
 key = "dave-secret"
 
 [[key]]
+name = "three"
+key = "three-secret"
+requests_per_minute = 3
+
+[[key]]
 name = "few"
 key = "few-secret"
 requests_per_minute = 3
@@ -213,7 +218,7 @@ def test_only_admins_change_the_models(locked: ServerProcess) -> None:
 
 
 def test_e8_requests_beyond_the_rate_are_told_when_there_is_room(locked: ServerProcess) -> None:
-    answers = [locked.post(CHAT, ASK, headers=bearer("few")) for _ in range(4)]
+    answers = [locked.post(CHAT, ASK, headers=bearer("three")) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     for answer in answers:
         assert answer.headers["x-ratelimit-limit-requests"] == "3"
@@ -224,7 +229,7 @@ def test_e8_requests_beyond_the_rate_are_told_when_there_is_room(locked: ServerP
     assert 0 < int(last.headers["retry-after-ms"]) <= 20_000  # three a minute: one every 20 s
     assert 1 <= int(last.headers["retry-after"]) <= 20
     assert re.fullmatch(r"(\d+m)?[\d.]+s", last.headers["x-ratelimit-reset-requests"])
-    assert locked.get("/v1/models", headers=bearer("few")).status_code == 200  # to look around costs nothing
+    assert locked.get("/v1/models", headers=bearer("three")).status_code == 200  # to look around costs nothing
 
 
 def test_e8_a_limited_key_is_told_so_in_every_language(locked: ServerProcess) -> None:
@@ -327,15 +332,16 @@ def cached_tokens(server: ServerProcess, key: str, path: str = CHAT, **more: Any
 
 
 def test_a_prefix_cached_by_one_key_is_never_found_by_another(locked: ServerProcess) -> None:
-    assert cached_tokens(locked, "alice") == 0
-    found = cached_tokens(locked, "alice")
+    asked = {"messages": [{"role": "user", "content": "Whose was it first, and who may know of it? " * 8}]}
+    assert cached_tokens(locked, "alice", **asked) == 0
+    found = cached_tokens(locked, "alice", **asked)
     assert found > 0
-    assert cached_tokens(locked, "bob") == 0
-    assert cached_tokens(locked, "bob") == found
-    assert cached_tokens(locked, "flag") == 0
+    assert cached_tokens(locked, "bob", **asked) == 0
+    assert cached_tokens(locked, "bob", **asked) == found
+    assert cached_tokens(locked, "flag", **asked) == 0
     # Nor with a salt that would make a caller look like another.
-    assert cached_tokens(locked, "environment", cache_salt="alice") == 0
-    assert cached_tokens(locked, "environment", cache_salt="alice\0") == 0
+    assert cached_tokens(locked, "environment", **asked, cache_salt="alice") == 0
+    assert cached_tokens(locked, "environment", **asked, cache_salt="alice\0") == 0
 
 
 def test_a_salt_of_the_request_parts_the_prefixes_of_one_key(locked: ServerProcess) -> None:
