@@ -13,8 +13,8 @@ from tiny_model import MODEL
 def test_a_wedged_engine_is_told_dumped_and_replaced(tiny_model: Path) -> None:
     process = ServerProcess(str(tiny_model), "--served-model-name", MODEL, "--stall-seconds", "1.5")
     try:
-        healthy = process.get("/health/progress")
-        assert healthy.status_code == 200 and healthy.json()["patience"] >= 1.5
+        healthy = wait_for(lambda: ((told := process.get("/health/progress")).status_code == 200 and told) or None)
+        assert healthy.json()["patience"] >= 1.5
         wedged = process.engine_pid
         os.kill(wedged, signal.SIGSTOP)
         stalled = wait_for(lambda: ((told := process.get("/health/progress")).status_code == 503 and told) or None)
