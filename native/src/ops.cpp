@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -47,6 +48,20 @@ Ops::Ops(const Kernels& kernels, int num_threads)
 int64_t Ops::cheap_rows_per_task(int64_t rows, int64_t width) const {
     const int64_t worth_handing_over = std::max<int64_t>(1, cheap_elements_per_task / std::max<int64_t>(1, width));
     return std::max(worth_handing_over, ceil_div(rows, 4 * pool_.num_threads()));
+}
+
+void Ops::spread(int64_t count, const std::function<void(int64_t, int)>& work) {
+    const std::lock_guard lock(one_call_);
+    std::vector<std::exception_ptr> thrown(static_cast<size_t>(count));
+    pool_.run(count, [&](int64_t task, int worker) {
+        try {
+            work(task, worker);
+        } catch (...) {
+            thrown[static_cast<size_t>(task)] = std::current_exception();
+        }
+    });
+    for (const std::exception_ptr& one : thrown)
+        if (one) std::rethrow_exception(one);
 }
 
 float* Ops::Buffer::at_least(int64_t num_floats) {

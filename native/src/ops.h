@@ -2,6 +2,7 @@
 // pieces of the work over threads. Shapes and meaning: the Python file of the op's name.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <mutex>
 #include <optional>
@@ -82,6 +83,8 @@ public:
 
     const Kernels& kernels() const { return kernels_; }
     int num_threads() const { return pool_.num_threads(); }
+    // work(task, worker) for each of `count` tasks, on all threads. What the first of those that throw throws, it throws.
+    void spread(int64_t count, const std::function<void(int64_t, int)>& work);
 
     // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it; both may be stacks of matrices.
     void pack(const WeightTensor& weight, const Tensor& out);

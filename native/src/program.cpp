@@ -47,17 +47,14 @@ int64_t head_dim(const Tensor& key_cache) {
 constexpr int64_t padding_floats = 16;
 
 // Taken together by ops that need not take all: enough that weights come from caches most often, few enough that values
-// stay there.
-constexpr int64_t tokens_together = 128;
-
-struct Tokens {
-    int64_t first, count;
-};
+// stay there. Where all threads take them, they meet after every op, and less often if there are more.
+constexpr int64_t tokens_of_a_thread = 64, tokens_of_all_threads = 128;
+// With fewer, weights are read too often.
+constexpr int64_t fewest_tokens_of_a_thread = 32;
 
 // About as many in each.
-std::vector<Tokens> cut(int64_t num_tokens) {
+std::vector<Tokens> parts_of(int64_t num_tokens, int64_t num_parts) {
     std::vector<Tokens> parts;
-    const int64_t num_parts = ceil_div(num_tokens, tokens_together);
     for (int64_t i = 0; i < num_parts; ++i) {
         const int64_t first = num_tokens * i / num_parts / 8 * 8;  // rows are multiplied eight at a time
         const int64_t last = i + 1 == num_parts ? num_tokens : num_tokens * (i + 1) / num_parts / 8 * 8;
@@ -118,31 +115,44 @@ void require_rising(const Tensor& wanted, int64_t num_tokens) {
 const StepTensors::Rotation& StepTensors::rotation(int64_t index) const { return at(rotations, index, "rotation"); }
 const StepTensors::Group& StepTensors::group(int64_t index) const { return at(groups, index, "KV group"); }
 
+void Lane::take(const Tokens& tokens, std::vector<std::vector<float>>& kept) {
+    num_tokens_ = tokens.count;
+    for (size_t i = 0; i < data_.size(); ++i)
+        data_[i] = kept[i].empty() ? own_[i].data() : kept[i].data() + tokens.first * widths_[i];
+}
+
+Tensor Lane::rows(int64_t buffer) const {
+    const size_t i = static_cast<size_t>(buffer);
+    return floats(data_[i], {num_tokens_, widths_[i]});
+}
+
+Tensor Lane::heads(int64_t buffer, int64_t dim) const {
+    const size_t i = static_cast<size_t>(buffer);
+    return floats(data_[i], {num_tokens_, widths_[i] / dim, dim});
+}
+
+Lane::Routed Lane::routed(int64_t buffer) const {
+    const size_t i = static_cast<size_t>(buffer);
+    const int64_t top_k = widths_[i] / 3;
+    Tensor ids = floats(data_[i], {num_tokens_, top_k});
+    ids.dtype = DType::i64;
+    return {ids, floats(data_[i] + 2 * num_tokens_ * top_k, {num_tokens_, top_k})};
+}
+
 Program::Program(Ops& ops, std::vector<int64_t> buffer_widths)
-    : ops_(ops), widths_(std::move(buffer_widths)), buffers_(widths_.size()) {
+    : ops_(ops), widths_(std::move(buffer_widths)), kept_(widths_.size()), together_(ops_, widths_) {
     for (const int64_t width : widths_)
         if (width < 1) throw std::invalid_argument("a buffer must be at least one float wide");
 }
 
 int64_t Program::width(int64_t buffer) const { return at(widths_, buffer, "buffer"); }
 
-float* Program::floats_of(int64_t buffer) {
-    const int64_t before = is_passing_[static_cast<size_t>(buffer)] ? 0 : first_token_ * width(buffer);
-    return buffers_[static_cast<size_t>(buffer)].data() + before;
-}
-
-Tensor Program::rows(int64_t buffer) { return floats(floats_of(buffer), {num_tokens_, width(buffer)}); }
-
-Tensor Program::heads(int64_t buffer, int64_t dim) {
-    return floats(floats_of(buffer), {num_tokens_, width(buffer) / dim, dim});
-}
-
-Program::Routed Program::routed(int64_t buffer) {
-    const int64_t top_k = width(buffer) / 3;
-    float* const data = floats_of(buffer);
-    Tensor ids = floats(data, {num_tokens_, top_k});
-    ids.dtype = DType::i64;
-    return {ids, floats(data + 2 * num_tokens_ * top_k, {num_tokens_, top_k})};
+Program::Cut Program::cut(int64_t num_tokens) const {
+    const int64_t threads = ops_.num_threads();
+    if (threads == 1) return {parts_of(num_tokens, ceil_div(num_tokens, tokens_of_a_thread)), false};
+    if (num_tokens < threads * fewest_tokens_of_a_thread)
+        return {parts_of(num_tokens, ceil_div(num_tokens, tokens_of_all_threads)), false};
+    return {parts_of(num_tokens, threads * ceil_div(num_tokens, threads * tokens_of_a_thread)), true};
 }
 
 std::vector<bool> Program::read_before_written(size_t first, size_t last) const {
@@ -175,46 +185,64 @@ void Program::cut_into_segments(int64_t result) {
         if (segment.takes == Takes::all_tokens)
             for (const int64_t buffer : steps_[segment.first].writes) is_passing_[static_cast<size_t>(buffer)] = false;
     }
+    for (size_t i = 0; i < kept_.size(); ++i)
+        if (is_passing_[i]) kept_[i] = {};
 }
 
-void Program::reserve(int64_t num_tokens) {
-    const auto needed = [&](size_t i) {
-        const int64_t rows = is_passing_[i] ? std::min(num_tokens, tokens_together + 8) : num_tokens;
-        return static_cast<size_t>(rows * widths_[i] + padding_floats);
+void Program::reserve(int64_t num_tokens, const std::vector<Cut>& cuts) {
+    struct Need {
+        std::vector<float>* memory;
+        size_t num_floats;
     };
-    bool grows = false;
-    for (size_t i = 0; i < buffers_.size(); ++i) {
-        if (buffers_[i].size() >= needed(i)) continue;
-        buffers_[i] = {};
-        grows = true;
+    std::vector<Need> needs;
+    const auto need = [&](std::vector<float>& memory, int64_t rows, size_t buffer) {
+        const size_t num_floats = static_cast<size_t>(rows * widths_[buffer] + padding_floats);
+        if (memory.size() < num_floats) needs.push_back({&memory, num_floats});
+    };
+    for (size_t i = 0; i < widths_.size(); ++i)
+        if (!is_passing_[i]) need(kept_[i], num_tokens, i);
+    for (const Cut& cut : cuts) {
+        int64_t most = 0;
+        for (const Tokens& part : cut.parts) most = std::max(most, part.count);
+        while (cut.by_threads && std::ssize(thread_lanes_) < ops_.num_threads()) {
+            thread_ops_.push_back(std::make_unique<Ops>(ops_.kernels(), 1));
+            thread_lanes_.push_back(std::make_unique<Lane>(*thread_ops_.back(), widths_));
+        }
+        const auto need_of = [&](Lane& lane) {
+            for (size_t i = 0; i < widths_.size(); ++i)
+                if (is_passing_[i]) need(lane.own()[i], most, i);
+        };
+        if (!cut.by_threads) need_of(together_);
+        for (size_t i = 0; cut.by_threads && i < thread_lanes_.size(); ++i) need_of(*thread_lanes_[i]);
     }
-    if (!grows) return;
+    if (needs.empty()) return;
+    for (const Need& each : needs) *each.memory = {};
 #ifdef __GLIBC__
     malloc_trim(0);  // the small buffers would stay with the allocator, beside the large ones
 #endif
-    for (size_t i = 0; i < buffers_.size(); ++i)
-        if (buffers_[i].empty()) buffers_[i] = std::vector<float>(needed(i));
+    for (const Need& each : needs)
+        if (each.memory->size() < each.num_floats) *each.memory = std::vector<float>(each.num_floats);
 }
 
 void Program::embed(const WeightTensor& weight, int64_t out) {
     width(out);
-    steps_.push_back({Takes::some_tokens, {}, {out}, [=, this](const StepTensors& step) {
-                          ops_.embed(step.ids, weight, rows(out));
+    steps_.push_back({Takes::some_tokens, {}, {out}, [=](Lane& lane, const StepTensors& step) {
+                          lane.ops.embed(step.ids, weight, lane.rows(out));
                       }});
 }
 
 void Program::scale(int64_t x, float factor, int64_t out) {
     if (width(x) != width(out)) throw std::invalid_argument("scale: widths differ");
-    steps_.push_back({Takes::some_tokens, {x}, {out}, [=, this](const StepTensors&) {
-                          ops_.scale(rows(x), factor, rows(out));
+    steps_.push_back({Takes::some_tokens, {x}, {out}, [=](Lane& lane, const StepTensors&) {
+                          lane.ops.scale(lane.rows(x), factor, lane.rows(out));
                       }});
 }
 
 void Program::rms_norm(int64_t x, const Tensor& weight, float eps, int64_t out) {
     const int64_t dim = weight.shape[0];
     if (width(x) % dim || width(out) != width(x)) throw std::invalid_argument("rms_norm: widths do not fit");
-    steps_.push_back({Takes::some_tokens, {x}, {out}, [=, this](const StepTensors&) {
-                          ops_.rms_norm(heads(x, dim), weight, eps, heads(out, dim));
+    steps_.push_back({Takes::some_tokens, {x}, {out}, [=](Lane& lane, const StepTensors&) {
+                          lane.ops.rms_norm(lane.heads(x, dim), weight, eps, lane.heads(out, dim));
                       }});
 }
 
@@ -226,11 +254,11 @@ void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
         writes.push_back(layer.out);
         if (layer.adds) reads.push_back(layer.out);
     }
-    const auto run = [=, this, layers = std::move(layers)](const StepTensors&) {
-        packed_layers_.clear();
+    const auto run = [=, layers = std::move(layers)](Lane& lane, const StepTensors&) {
+        lane.packed_layers.clear();
         for (const RecordedLayer& layer : layers)
-            packed_layers_.push_back({layer.packed, layer.bias, rows(layer.out), layer.adds});
-        ops_.packed_linears(rows(x), packed_layers_);
+            lane.packed_layers.push_back({layer.packed, layer.bias, lane.rows(layer.out), layer.adds});
+        lane.ops.packed_linears(lane.rows(x), lane.packed_layers);
     };
     steps_.push_back({Takes::some_tokens, std::move(reads), std::move(writes), run});
 }
@@ -238,42 +266,45 @@ void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
 void Program::rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out) {
     if (width(q) % dim || width(k) % dim || width(q_out) != width(q) || width(k_out) != width(k))
         throw std::invalid_argument("rotary: widths do not fit");
-    steps_.push_back({Takes::some_tokens, {q, k}, {q_out, k_out}, [=, this](const StepTensors& step) {
+    steps_.push_back({Takes::some_tokens, {q, k}, {q_out, k_out}, [=](Lane& lane, const StepTensors& step) {
                           const StepTensors::Rotation& turn = step.rotation(rotation);
-                          ops_.rotary(heads(q, dim), heads(k, dim), turn.cos, turn.sin, heads(q_out, dim),
-                                      heads(k_out, dim));
+                          lane.ops.rotary(lane.heads(q, dim), lane.heads(k, dim), turn.cos, turn.sin,
+                                          lane.heads(q_out, dim), lane.heads(k_out, dim));
                       }});
 }
 
 void Program::write_kv(int64_t k, int64_t v, const Tensor& key_cache, const Tensor& value_cache, int64_t group) {
     const int64_t dim = head_dim(key_cache);
     if (width(k) % dim || width(v) != width(k)) throw std::invalid_argument("write_kv: widths do not fit");
-    steps_.push_back({Takes::some_tokens, {k, v}, {}, [=, this](const StepTensors& step) {
-                          ops_.write_kv(heads(k, dim), heads(v, dim), key_cache, value_cache, step.group(group).slots);
+    // All tokens at once: some may share a slot, and then the last must win.
+    steps_.push_back({Takes::all_tokens, {k, v}, {}, [=](Lane& lane, const StepTensors& step) {
+                          lane.ops.write_kv(lane.heads(k, dim), lane.heads(v, dim), key_cache, value_cache,
+                                            step.group(group).slots);
                       }});
 }
 
 void Program::paged_attention(int64_t q, const RecordedAttention& a, int64_t out) {
     const int64_t dim = head_dim(a.key_cache);
     if (width(q) % dim || width(out) != width(q)) throw std::invalid_argument("paged_attention: widths do not fit");
-    steps_.push_back({Takes::all_tokens, {q}, {out}, [=, this](const StepTensors& step) {
-                          ops_.paged_attention(heads(q, dim), a.key_cache, a.value_cache, step.group(a.group).attention,
-                                               a.scale, a.window, a.softcap, heads(out, dim));
+    steps_.push_back({Takes::all_tokens, {q}, {out}, [=](Lane& lane, const StepTensors& step) {
+                          lane.ops.paged_attention(lane.heads(q, dim), a.key_cache, a.value_cache,
+                                                   step.group(a.group).attention, a.scale, a.window, a.softcap,
+                                                   lane.heads(out, dim));
                       }});
     after_last_attention_ = steps_.size();
 }
 
 void Program::gated(int64_t gate, int64_t up, Activation activation, int64_t out) {
     if (width(gate) != width(up) || width(out) != width(gate)) throw std::invalid_argument("gated: widths differ");
-    steps_.push_back({Takes::some_tokens, {gate, up}, {out}, [=, this](const StepTensors&) {
-                          ops_.gated(rows(gate), rows(up), activation, rows(out));
+    steps_.push_back({Takes::some_tokens, {gate, up}, {out}, [=](Lane& lane, const StepTensors&) {
+                          lane.ops.gated(lane.rows(gate), lane.rows(up), activation, lane.rows(out));
                       }});
 }
 
 void Program::add(int64_t x, int64_t y, int64_t out) {
     if (width(x) != width(y) || width(out) != width(x)) throw std::invalid_argument("add: widths differ");
-    steps_.push_back({Takes::some_tokens, {x, y}, {out}, [=, this](const StepTensors&) {
-                          ops_.add(rows(x), rows(y), rows(out));
+    steps_.push_back({Takes::some_tokens, {x, y}, {out}, [=](Lane& lane, const StepTensors&) {
+                          lane.ops.add(lane.rows(x), lane.rows(y), lane.rows(out));
                       }});
 }
 
@@ -281,18 +312,18 @@ void Program::route(int64_t logits, int64_t top_k, bool normalized, int64_t out)
     width(logits);
     if (width(out) != 3 * top_k) throw std::invalid_argument("route: widths do not fit");
     // All tokens at once, as the experts take them.
-    steps_.push_back({Takes::all_tokens, {logits}, {out}, [=, this](const StepTensors&) {
-                          const Routed to = routed(out);
-                          ops_.route(rows(logits), normalized, to.ids, to.shares);
+    steps_.push_back({Takes::all_tokens, {logits}, {out}, [=](Lane& lane, const StepTensors&) {
+                          const Lane::Routed to = lane.routed(out);
+                          lane.ops.route(lane.rows(logits), normalized, to.ids, to.shares);
                       }});
 }
 
 // All tokens at once: an expert's weights are read once for those of a step that chose it.
 void Program::experts(int64_t x, int64_t routed, const ExpertTensors& weights, Activation activation, int64_t out) {
     if (width(x) != width(out) || width(routed) % 3) throw std::invalid_argument("experts: widths do not fit");
-    steps_.push_back({Takes::all_tokens, {x, routed}, {out}, [=, this](const StepTensors&) {
-                          const Routed to = this->routed(routed);
-                          ops_.experts(rows(x), to.ids, to.shares, weights, activation, rows(out));
+    steps_.push_back({Takes::all_tokens, {x, routed}, {out}, [=](Lane& lane, const StepTensors&) {
+                          const Lane::Routed to = lane.routed(routed);
+                          lane.ops.experts(lane.rows(x), to.ids, to.shares, weights, activation, lane.rows(out));
                       }});
 }
 
@@ -302,7 +333,7 @@ void Program::keep(const Tensor& wanted) {
     for (size_t buffer = 0; buffer < read.size(); ++buffer) {
         if (!read[buffer]) continue;
         const int64_t width = widths_[buffer];
-        float* const rows = buffers_[buffer].data();
+        float* const rows = kept_[buffer].data();
         for (int64_t i = 0; i < wanted.shape[0]; ++i)
             if (token[i] != i) std::copy_n(rows + token[i] * width, width, rows + i * width);
     }
@@ -321,30 +352,41 @@ void Program::run(const StepTensors& step, const std::optional<Tensor>& wanted, 
     out.require_contiguous();
 
     if (segments_.empty() || result != result_) cut_into_segments(result);
-    reserve(num_tokens);
-    std::vector<Tokens> cuts = cut(num_tokens);
+    Cut now = cut(num_tokens);
+    std::vector<Cut> cuts = {now};
+    if (wanted) cuts.push_back(cut(wanted->shape[0]));
+    reserve(num_tokens, cuts);
     std::vector<StepTensors> parts;
-    for (const Tokens& tokens : cuts) parts.push_back(of_tokens(step, tokens));
+    for (const Tokens& tokens : now.parts) parts.push_back(of_tokens(step, tokens));
     for (const Segment& segment : segments_) {
         if (wanted && segment.first == after_last_attention_) {
             keep(*wanted);
             num_tokens = wanted->shape[0];
-            cuts = cut(num_tokens);
-            parts.assign(cuts.size(), {});  // nothing of the step is asked for any more
+            now = cuts.back();
+            parts.assign(now.parts.size(), {});  // nothing of the step is asked for any more
         }
-        if (segment.takes == Takes::all_tokens) {
-            first_token_ = 0;
-            num_tokens_ = num_tokens;
-            if (num_tokens > 0) steps_[segment.first].run(step);
-            continue;
-        }
-        for (size_t part = 0; part < cuts.size(); ++part) {
-            first_token_ = cuts[part].first;
-            num_tokens_ = cuts[part].count;
-            for (size_t i = segment.first; i < segment.last; ++i) steps_[i].run(parts[part]);
+        if (segment.takes == Takes::some_tokens) {
+            run_segment(segment, now, parts);
+        } else if (num_tokens > 0) {
+            together_.take({0, num_tokens}, kept_);
+            steps_[segment.first].run(together_, step);
         }
     }
-    std::copy_n(buffers_[static_cast<size_t>(result)].data(), num_tokens * width(result), out.as<float>());
+    std::copy_n(kept_[static_cast<size_t>(result)].data(), num_tokens * width(result), out.as<float>());
+}
+
+void Program::run_segment(const Segment& segment, const Cut& cut, const std::vector<StepTensors>& parts) {
+    const auto run = [&](Lane& lane, int64_t part) {
+        const size_t i = static_cast<size_t>(part);
+        lane.take(cut.parts[i], kept_);
+        for (size_t op = segment.first; op < segment.last; ++op) steps_[op].run(lane, parts[i]);
+    };
+    if (cut.by_threads) {
+        ops_.spread(std::ssize(parts),
+                    [&](int64_t part, int worker) { run(*thread_lanes_[static_cast<size_t>(worker)], part); });
+    } else {
+        for (int64_t part = 0; part < std::ssize(parts); ++part) run(together_, part);
+    }
 }
 
 }  // namespace trivium

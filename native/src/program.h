@@ -4,10 +4,12 @@
 // the caller's tensors: they must outlive the program and stay where they are.
 //
 // The tokens of a step meet in attention only. What lies between two of its calls is done for some tokens after the other,
-// so that what one op writes is still in a cache when the next one reads it.
+// so that what one op writes is still in a cache when the next one reads it; and where there are enough tokens for all
+// threads, each thread takes some through all of these ops by itself, so that threads do not meet after every op.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -39,6 +41,40 @@ struct RecordedAttention {
     float scale;
     int64_t window;  // 0: none
     float softcap;   // 0: none
+};
+
+// Tokens of a step that follow each other.
+struct Tokens {
+    int64_t first, count;
+};
+
+// Where ops find and leave the rows of the tokens that are taken now, and who computes them.
+class Lane {
+public:
+    Lane(Ops& ops, const std::vector<int64_t>& widths)
+        : ops(ops), own_(widths.size()), widths_(widths), data_(widths.size()) {}
+    Lane(const Lane&) = delete;
+
+    Ops& ops;
+    std::vector<PackedLayer> packed_layers;  // of the op that runs
+
+    // `kept` is what all lanes share, by buffer: rows of all tokens, or nothing where a buffer is the lane's own.
+    void take(const Tokens& tokens, std::vector<std::vector<float>>& kept);
+
+    Tensor rows(int64_t buffer) const;                // [tokens taken now, width]
+    Tensor heads(int64_t buffer, int64_t dim) const;  // [tokens taken now, width / dim, dim]
+    struct Routed {
+        Tensor ids, shares;  // [tokens taken now, top_k]
+    };
+    Routed routed(int64_t buffer) const;
+
+    std::vector<std::vector<float>>& own() { return own_; }
+
+private:
+    std::vector<std::vector<float>> own_;  // by buffer
+    const std::vector<int64_t>& widths_;
+    std::vector<float*> data_;  // by buffer, of the first token taken
+    int64_t num_tokens_ = 0;
 };
 
 class Program {
@@ -74,7 +110,7 @@ private:
     struct Recorded {
         Takes takes;
         std::vector<int64_t> reads, writes;  // buffers; what an op updates it reads too
-        std::function<void(const StepTensors&)> run;
+        std::function<void(Lane&, const StepTensors&)> run;
     };
     // Ops that follow each other and take some tokens, or one that takes all.
     struct Segment {
@@ -82,29 +118,31 @@ private:
         size_t first, last;
     };
 
-    Tensor rows(int64_t buffer);                // [tokens taken now, width]
-    Tensor heads(int64_t buffer, int64_t dim);  // [tokens taken now, width / dim, dim]
-    struct Routed {
-        Tensor ids, shares;  // [tokens taken now, top_k]
+    // A step's tokens, as they are taken: `by_threads` each part by one thread, else one after the other by all.
+    struct Cut {
+        std::vector<Tokens> parts;
+        bool by_threads;
     };
-    Routed routed(int64_t buffer);
-    float* floats_of(int64_t buffer);
+
     int64_t width(int64_t buffer) const;
+    Cut cut(int64_t num_tokens) const;
     void cut_into_segments(int64_t result);
     std::vector<bool> read_before_written(size_t first, size_t last) const;  // in these ops, by buffer
-    void reserve(int64_t num_tokens);
+    void reserve(int64_t num_tokens, const std::vector<Cut>& cuts);
+    void run_segment(const Segment& segment, const Cut& cut, const std::vector<StepTensors>& parts);
     void keep(const Tensor& wanted);  // of the rows that ops after the last attention read
 
     Ops& ops_;
     std::vector<int64_t> widths_;
-    std::vector<std::vector<float>> buffers_;
+    std::vector<std::vector<float>> kept_;  // by buffer, of all tokens; empty where it passes
     std::vector<Recorded> steps_;
     std::vector<Segment> segments_;  // of all steps, once they run
     int64_t result_ = -1;
     std::vector<bool> is_passing_;  // by buffer: nothing in it is read by another segment than the one that wrote it
     size_t after_last_attention_ = 0;  // op
-    std::vector<PackedLayer> packed_layers_;
-    int64_t first_token_ = 0, num_tokens_ = 0;  // taken now
+    Lane together_;  // of all threads
+    std::vector<std::unique_ptr<Ops>> thread_ops_;  // one for each thread, once a step has tokens for all
+    std::vector<std::unique_ptr<Lane>> thread_lanes_;
 };
 
 }  // namespace trivium

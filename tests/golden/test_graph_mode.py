@@ -105,11 +105,15 @@ def test_the_states_of_wanted_tokens_are_those_that_all_tokens_would_have(
         assert torch.allclose(states, every[wanted], rtol=0, atol=1e-5 * every.abs().max().item())
 
 
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 20])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_replay_of_many_tokens_gives_those_that_are_wanted_to_the_bit(family: TinyFamily, tmp_path: Path) -> None:
-    """More tokens than are taken at once between two calls of attention, before and after the last."""
+def test_a_replay_of_many_tokens_gives_those_that_are_wanted_to_the_bit(
+    family: TinyFamily, num_threads: int, tmp_path: Path
+) -> None:
+    """More tokens than are taken at once between two calls of attention, before and after the last; threads take parts of
+    them by themselves where each has some."""
     family.save(tmp_path)
-    model = load_model(open_source(tmp_path), select_ops("native"), torch.float32, "cpu")
+    model = load_model(open_source(tmp_path), select_ops("native", num_threads=num_threads), torch.float32, "cpu")
     spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
     kv = KVCache(spec, 40 * len(spec.groups), model.ops.kv_layout, "cpu")
     rows = Rows(8, 512, spec, torch.device("cpu"))
@@ -118,6 +122,25 @@ def test_a_replay_of_many_tokens_gives_those_that_are_wanted_to_the_bit(family: 
     every = model.forward(batch.tokens, batch.positions, batch.lengths, batch.attention, kv)
     for wanted in ([299, 300, 431], [*range(0, 432, 2)], [5], []):
         assert torch.equal(graph.forward(batch, torch.tensor(wanted, dtype=torch.int64)), every[wanted])
+
+
+@pytest.mark.parametrize("place", [0, 399])
+def test_a_token_that_the_model_does_not_have_is_refused_by_whichever_thread_meets_it(
+    place: int, tmp_path: Path
+) -> None:
+    FAMILIES[0].save(tmp_path)
+    model = load_model(open_source(tmp_path), select_ops("native", num_threads=2), torch.float32, "cpu")
+    spec = model.spec.kv_spec(BLOCK_SIZE, "float32")
+    rows = Rows(4, 512, spec, torch.device("cpu"))
+    graph = GraphMode(model, KVCache(spec, 40 * len(spec.groups), model.ops.kv_layout, "cpu"), rows)
+    batch = build_batch(rows, first_step(len(spec.groups), rows, [400]), BLOCK_SIZE, torch.device("cpu"))
+    before = graph.forward(batch)
+    token = int(batch.tokens[place])
+    batch.tokens[place] = 10**6
+    with pytest.raises(IndexError, match="token id 1000000"):
+        graph.forward(batch)
+    batch.tokens[place] = token
+    assert torch.equal(graph.forward(batch), before)
 
 
 @pytest.mark.parametrize(

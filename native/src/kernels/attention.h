@@ -25,7 +25,8 @@ template <int degree>
 static inline Vec exp2(Vec x) {
     const Vec clamped = max(splat(-127.0f), x);
 #if defined(__AVX512F__)
-    const Vec n = (Vec)_mm512_roundscale_ps((__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = clamped - n;
+    const Vec n = (Vec)_mm512_maskz_roundscale_ps(-1, (__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec r = clamped - n;
 #else
     const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
     const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
@@ -43,7 +44,7 @@ static inline Vec exp2(Vec x) {
     }
     p = fma(p, r, splat(1.0f));
 #if defined(__AVX512F__)
-    return (Vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return (Vec)_mm512_maskz_scalef_ps(-1, (__m512)p, (__m512)n);
 #else
     return (Vec)((IntVec)p + ((IntVec)shifted << 23));  // at -127 all bits become 0
 #endif

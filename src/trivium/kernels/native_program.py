@@ -36,7 +36,9 @@ def record(
     return recording.compile(result, native)
 
 
-TOKENS_TOGETHER = 136  # at most: program.cpp cuts a step's tokens into equal parts of about 128
+def tokens_together(num_threads: int) -> int:
+    """At most, between two calls of attention: program.cpp gives each thread parts of about 64, or all about 128."""
+    return max(136, 72 * num_threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from trivium.kernels import (
 )
 from trivium.kernels.kv_layout import LaneLayout, PlainLayout
 from trivium.kernels.native import NativeKernels
-from trivium.kernels.native_program import TOKENS_TOGETHER, record
+from trivium.kernels.native_program import record, tokens_together
 from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
 from trivium.types.compile_target import CompileTarget
 from trivium.types.errors import ConfigError
@@ -121,7 +121,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         fallbacks=native.fallbacks,
         invariant=frozenset(OP_NAMES),
         logit_bytes=native.logit_bytes,
-        tokens_together=TOKENS_TOGETHER,
+        tokens_together=tokens_together(native.num_threads),
     )
 
 
