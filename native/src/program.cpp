@@ -49,18 +49,16 @@ constexpr int64_t padding_floats = 16;
 // Taken together by ops that need not take all: enough that weights come from caches most often, few enough that values
 // stay there. Where all threads take them, they meet after every op, and less often if there are more.
 constexpr int64_t tokens_of_a_thread = 64, tokens_of_all_threads = 128;
-// With fewer, weights are read too often.
-constexpr int64_t fewest_tokens_of_a_thread = 32;
+// A thread's last ones are fewer, so that threads end together.
+constexpr int64_t last_tokens_of_a_thread = 32;
 
-// About as many in each.
-std::vector<Tokens> parts_of(int64_t num_tokens, int64_t num_parts) {
-    std::vector<Tokens> parts;
+// About as many in each part.
+void cut_into(int64_t num_parts, const Tokens& tokens, std::vector<Tokens>& parts) {
     for (int64_t i = 0; i < num_parts; ++i) {
-        const int64_t first = num_tokens * i / num_parts / 8 * 8;  // rows are multiplied eight at a time
-        const int64_t last = i + 1 == num_parts ? num_tokens : num_tokens * (i + 1) / num_parts / 8 * 8;
-        parts.push_back({first, last - first});
+        const int64_t first = tokens.count * i / num_parts / 8 * 8;  // rows are multiplied eight at a time
+        const int64_t last = i + 1 == num_parts ? tokens.count : tokens.count * (i + 1) / num_parts / 8 * 8;
+        parts.push_back({tokens.first + first, last - first});
     }
-    return parts;
 }
 
 Tensor of_tokens(const Tensor& t, const Tokens& tokens) {
@@ -148,11 +146,17 @@ Program::Program(Ops& ops, std::vector<int64_t> buffer_widths)
 int64_t Program::width(int64_t buffer) const { return at(widths_, buffer, "buffer"); }
 
 Program::Cut Program::cut(int64_t num_tokens) const {
-    const int64_t threads = ops_.num_threads();
-    if (threads == 1) return {parts_of(num_tokens, ceil_div(num_tokens, tokens_of_a_thread)), false};
-    if (num_tokens < threads * fewest_tokens_of_a_thread)
-        return {parts_of(num_tokens, ceil_div(num_tokens, tokens_of_all_threads)), false};
-    return {parts_of(num_tokens, threads * ceil_div(num_tokens, threads * tokens_of_a_thread)), true};
+    const int64_t threads = ops_.num_threads(), last = threads * tokens_of_a_thread;
+    Cut cut = {{}, threads > 1 && num_tokens >= last};
+    if (cut.by_threads) {
+        const int64_t first = (num_tokens - last) / 8 * 8;
+        cut_into(ceil_div(first, tokens_of_a_thread), {0, first}, cut.parts);
+        cut_into(last / last_tokens_of_a_thread, {first, num_tokens - first}, cut.parts);
+    } else {
+        const int64_t together = threads == 1 ? tokens_of_a_thread : tokens_of_all_threads;
+        cut_into(ceil_div(num_tokens, together), {0, num_tokens}, cut.parts);
+    }
+    return cut;
 }
 
 std::vector<bool> Program::read_before_written(size_t first, size_t last) const {

@@ -19,39 +19,6 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// 2^x for x up to about 1, and 0 below -127. 2^x = 2^n 2^r with n whole and |r| <= 1/2, and 2^r by a polynomial of least
-// relative error among those that are 1 at 0: 1.0e-4 of degree 3, 9.1e-8 of degree 5.
-template <int degree>
-static inline Vec exp2(Vec x) {
-    const Vec clamped = max(splat(-127.0f), x);
-#if defined(__AVX512F__)
-    const Vec n = (Vec)_mm512_maskz_roundscale_ps(-1, (__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec r = clamped - n;
-#else
-    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
-    const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
-#endif
-    Vec p;
-    if constexpr (degree == 3) {
-        p = fma(splat(0.0550089329f), r, splat(0.242210954f));
-        p = fma(p, r, splat(0.693282902f));
-    } else {
-        static_assert(degree == 5);
-        p = fma(splat(0.00132647273f), r, splat(0.00967151299f));
-        p = fma(p, r, splat(0.0555073358f));
-        p = fma(p, r, splat(0.240222424f));
-        p = fma(p, r, splat(0.693147004f));
-    }
-    p = fma(p, r, splat(1.0f));
-#if defined(__AVX512F__)
-    return (Vec)_mm512_maskz_scalef_ps(-1, (__m512)p, (__m512)n);
-#else
-    return (Vec)((IntVec)p + ((IntVec)shifted << 23));  // at -127 all bits become 0
-#endif
-}
-
-constexpr float log2_e = 1.44269504f;
-
 // limit * tanh(x / limit), from tanh(y) = 1 - 2 / (e^2y + 1).
 static inline Vec soft_cap(Vec x, float limit) {
     const Vec doubled = x * (2.0f * log2_e / limit), highest = splat(126.0f);
