@@ -4,13 +4,13 @@ told what it would have been told alone, and nothing is left of anybody.
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from device_under_test import DEVICE
+from drawn_seed import drawn_seed
 from families import FAMILIES
 
 from trivium.config.options import EngineOptions
@@ -91,9 +91,7 @@ def alone(core: EngineCore, request: Request) -> Life:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_whoever_is_served_to_the_end_is_told_what_it_would_have_been_told_alone(directory: Path, dtype: str) -> None:
-    seed = int.from_bytes(os.urandom(4))
-    print(f"seed {seed}")
-    draw = random.Random(seed)
+    draw = random.Random(drawn_seed(f"lives in {dtype}"))
     calm = engine(directory, kv_cache_bytes=16 << 20, dtype=dtype)
     kv = calm.config.kv
     few = 16 * len(kv.groups) * kv.bytes_per_block  # of which the longest sequence needs 10, and eight rows run

@@ -1,8 +1,8 @@
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from drawn_seed import drawn_seed
 from torch import Generator
 
 
@@ -15,8 +15,6 @@ def poisoned_outputs() -> Iterator[None]:
 
 
 @pytest.fixture
-def random() -> Generator:
-    """Fresh inputs at each run; a failure prints the seed."""
-    seed = int.from_bytes(os.urandom(4))
-    print(f"seed {seed}")
-    return Generator().manual_seed(seed)
+def random(request: pytest.FixtureRequest) -> Generator:
+    """Other inputs for each test."""
+    return Generator().manual_seed(drawn_seed(request.node.nodeid))

@@ -13,8 +13,7 @@ from trivium.kernels.weights import QuantizedTensor
 
 @pytest.mark.parametrize("scale", [0.01, 6e4, 1e-7], ids=["usual", "largest", "subnormal"])
 @pytest.mark.parametrize("type", QUANT_TYPES)
-def test_dequantize_is_what_the_format_says_to_the_last_bit(type: str, scale: float) -> None:
-    random = torch.Generator().manual_seed(torch.seed())
+def test_dequantize_is_what_the_format_says_to_the_last_bit(random: torch.Generator, type: str, scale: float) -> None:
     q = quantized(random, type, 3, 5, 512, scale=scale)
     want = gguf.quants.dequantize(q.data.numpy(), gguf.GGMLQuantizationType[type])
     np.testing.assert_array_equal(dequantize(q, torch.float32).numpy(), want.reshape(q.shape))

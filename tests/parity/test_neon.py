@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from drawn_seed import drawn_seed
 
 NATIVE = Path(__file__).parents[2] / "native"
 ARM = "aarch64-linux-gnu-g++"
@@ -43,8 +44,7 @@ def test_neon_computes_what_avx2_computes_to_the_bit(tmp_path: Path) -> None:
         shutil.which(os.environ.get("CXX", "c++")),
         {"src/kernels/avx2.cpp": ["-mavx2", "-mfma", "-mf16c"]},
     )
-    seed = str(int.from_bytes(os.urandom(3)))
-    print(f"seed {seed}")
+    seed = str(drawn_seed("neon"))
     emulated = subprocess.run([EMULATOR, arm, seed], check=True, capture_output=True, text=True)
     here = subprocess.run([x86, seed], check=True, capture_output=True, text=True).stdout
     assert emulated.stderr == "neon: the processor has it, and a trial was right\n"

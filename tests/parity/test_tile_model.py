@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from drawn_seed import drawn_seed
 from native_paths import INSTRUCTION_SETS
 
 NATIVE = Path(__file__).parents[2] / "native"
@@ -21,9 +22,7 @@ def what_differs(program: str, directory: Path, *sources: str) -> str:
     flags = ["-std=c++20", "-O1", "-ffp-contract=fast", *AVX512, *(["-mavx512bf16"] if HAS_PAIRS else [])]
     paths = [str(NATIVE / "test" / program), *(str(NATIVE / "src" / source) for source in sources)]
     subprocess.run([compiler, *flags, *paths, "-o", str(directory / "program")], check=True, capture_output=True)
-    seed = str(int.from_bytes(os.urandom(3)))
-    print(f"seed {seed}")
-    return subprocess.run([directory / "program", seed], capture_output=True, text=True).stdout
+    return subprocess.run([directory / "program", str(drawn_seed(program))], capture_output=True, text=True).stdout
 
 
 @with_avx512

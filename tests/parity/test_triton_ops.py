@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
+from drawn_seed import drawn_seed
 from triton_interpreter import INTERPRETS, let_scalars_be_indices
 
 pytest.importorskip("triton")
@@ -52,10 +56,14 @@ def unwritten_memory_is_nan():
     torch.use_deterministic_algorithms(False)
 
 
+DRAWS: Counter[str] = Counter()  # of each test
+
+
 def fresh() -> torch.Generator:
-    random = torch.Generator()
-    random.seed()
-    return random
+    """Another one at each call."""
+    test = os.environ["PYTEST_CURRENT_TEST"]
+    DRAWS[test] += 1
+    return torch.Generator().manual_seed(drawn_seed(f"{test} {DRAWS[test]}"))
 
 
 @pytest.mark.parametrize("part", ["linear_cases", "attention_cases", "expert_cases"])
