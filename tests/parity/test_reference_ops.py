@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary
+from trivium.kernels import embed, experts, gated, linear, paged_attention, rms_norm, rotary, write_kv
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.cases import error, normal, quantized
 from trivium.kernels.dequantize import dequantize
@@ -45,6 +45,20 @@ def test_paged_attention_is_attention(random: Generator, num_queries: int, windo
         q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), attn_mask=visible, scale=0.2, enable_gqa=True
     ).transpose(0, 1)
     assert error(got, want) < 1e-5
+
+
+@pytest.mark.parametrize("slots", [[5, -1, 31, -1], [-1, 31, 0], [31, -1], [3, 4]])
+def test_rows_that_only_pad_a_step_write_nothing(random: Generator, slots: list[int]) -> None:
+    """Also where the last slot of all, which -1 would be by counting from the end, is somebody's."""
+    before = normal(random, 2, 4, 8, 2, 16)
+    k, v = normal(random, len(slots), 2, 16), normal(random, len(slots), 2, 16)
+    keys, values = before.clone()
+    write_kv.reference(k, v, keys, values, torch.tensor(slots))
+    wanted = before.clone()
+    for row, slot in enumerate(slots):
+        if slot >= 0:
+            wanted[:, slot // 8, slot % 8] = torch.stack([k[row], v[row]])
+    assert torch.equal(torch.stack([keys, values]), wanted)
 
 
 def test_softcap_bounds_the_scores_before_the_mask(random: Generator) -> None:

@@ -13,11 +13,17 @@ TOLERANCE = 0.0
 
 
 def reference(k: Tensor, v: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-    """k, v [T, Hkv, D]; caches [num_blocks, block_size, Hkv, D]; slots int64 [T] = block * block_size + offset."""
+    """k, v [T, Hkv, D]; caches [num_blocks, block_size, Hkv, D]; slots int64 [T] = block * block_size + offset, or -1 for a
+    row that only pads a recorded step, of which nothing is kept."""
+    if not len(slots):
+        return
+    # Rows that pad write what the first real one writes: no look at the numbers, for which a device would have to be waited for.
+    is_real = slots >= 0
+    rows = torch.where(is_real, torch.arange(len(slots), device=slots.device), is_real.int().argmax())
     block_size = key_cache.shape[1]
-    blocks, offsets = slots // block_size, slots % block_size
-    key_cache[blocks, offsets] = k.to(key_cache.dtype)
-    value_cache[blocks, offsets] = v.to(value_cache.dtype)
+    blocks, offsets = slots[rows] // block_size, slots[rows] % block_size
+    key_cache[blocks, offsets] = k[rows].to(key_cache.dtype)
+    value_cache[blocks, offsets] = v[rows].to(value_cache.dtype)
 
 
 def cases(random: Generator) -> Iterator[Case]:
