@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from fault_plan import FaultPlan
 from openai.types import Batch
 from openapi_schemas import assert_conforms, without_nulls
 from server_process import ServerProcess, wait_for
@@ -241,9 +242,11 @@ def test_a_stopped_server_leaves_its_batch_to_the_next(tiny_model: Path, tmp_pat
 def test_a_batch_of_a_thousand_survives_kill_9_with_each_request_answered_once(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    count, state = 1000, tmp_path
+    count, state = 1000, tmp_path / "state"
+    slowed = FaultPlan(tmp_path)  # so that the first server is far from the end when it is killed
+    slowed.arm({"point": "runner.forward", "action": "sleep", "sleep_seconds": 0.005, "times": 10**6})
     options = ("--served-model-name", MODEL, "--dtype", "float32", "--batch-concurrency", "16")
-    first = ServerProcess(str(tiny_model), *options, state_dir=state)
+    first = ServerProcess(str(tiny_model), *options, state_dir=state, environment=slowed.environment)
     created = start(first.openai(), [chat_line(number, max_tokens=40, ignore_eos=True) for number in range(count)])
 
     def some_are_done() -> bool | None:
