@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,34 @@ WHOLE_LIST = [
 ]
 
 
+# Whose steps are small beside the rest, wide, and large.
+MINI_ENCODER = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "vocab_size": 30522,
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "torch_dtype": "float32",
+}
+WIDE_ENCODER = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 2}
+ENCODERS = [
+    Case("an encoder", {}, {}),
+    Case("an encoder by the reference", {}, BY_REFERENCE),
+    Case("an encoder in bfloat16", {}, IN_BFLOAT16),
+    Case("a wide encoder", WIDE_ENCODER, {}),
+    Case("a wide encoder by the reference", WIDE_ENCODER, BY_REFERENCE),
+    Case("a wide encoder in bfloat16", WIDE_ENCODER, IN_BFLOAT16),
+    Case("an encoder's large steps", {"num_hidden_layers": 2}, {"max_num_batched_tokens": 8192}),
+    Case("an encoder of long texts", {"num_hidden_layers": 1, "max_position_embeddings": 4096}, {}),
+]
+
+
 def write_model(directory: Path, sizes: dict[str, Any]) -> None:
     config = WIDE_HEADS | sizes
     directory.mkdir()
@@ -185,15 +214,45 @@ def fill(llm: LLM, report: Report, num_tokens: int, num_rows: int) -> None:
     llm.generate(prompts(1, 64), SamplingParams(max_tokens=1, prompt_logprobs=5))
 
 
+def fill_encoder(llm: LLM, report: Report, batched_tokens: int) -> None:
+    """Steps as large as they may be, of texts of several lengths, and of single texts, some short."""
+    assert report.model is not None
+    draw, longest = random.Random(0), report.model.max_model_len
+
+    def texts(count: int, length: int) -> list[list[int]]:
+        return [[draw.randrange(1000) for _ in range(length)] for _ in range(count)]
+
+    for length in (longest, longest // 2, 37):
+        llm.embed(texts(2 * batched_tokens // length, length))
+    for length in (1, 3, 11, 50):
+        llm.embed(texts(1, length))
+
+
 def check(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIVIUM_HOME", str(tmp_path / "home"))
     write_model(tmp_path / "model", case.sizes)
+    num_tokens = (WIDE_HEADS | case.sizes)["vocab_size"]
+    compare(
+        case, tmp_path, monkeypatch, lambda llm, report: fill(llm, report, num_tokens, case.options["max_num_seqs"])
+    )
+
+
+def check_encoder(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MINI_ENCODER | case.sizes))
+    batched_tokens = case.options.get("max_num_batched_tokens", 4096)
+    drawn = Case(case.name, case.sizes, case.options | DRAWN)
+    compare(drawn, tmp_path, monkeypatch, lambda llm, report: fill_encoder(llm, report, batched_tokens))
+
+
+def compare(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[LLM, Report], None]) -> None:
+    """The plan for the model in `tmp_path` with its process after `work`."""
+    monkeypatch.setenv("TRIVIUM_HOME", str(tmp_path / "home"))
     options = {"device": "cpu", "num_threads": 1, "skip_tokenizer_init": True, "packed_cache_bytes": 0} | case.options
     report = preview(PreviewRequest(EngineOptions(model=str(tmp_path / "model"), **options))).report
     assert report.refusal is None
     planned = sum(item.planned_bytes for item in report.memory)
     with LLM(str(tmp_path / "model"), **options) as llm:
-        fill(llm, report, (WIDE_HEADS | case.sizes)["vocab_size"], options["max_num_seqs"])
+        work(llm, report)
         assert llm.engine_pid is not None
         used = most_resident_bytes(llm.engine_pid)
     parts = ", ".join(f"{item.what} {item.planned_bytes // MIB}" for item in report.memory)
@@ -211,3 +270,9 @@ def test_memory_is_what_was_said(case: Case, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("case", WHOLE_LIST, ids=str)
 def test_memory_is_what_was_said_of_many(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(case, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ENCODERS, ids=str)
+def test_an_encoders_memory_is_what_was_said(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_encoder(case, tmp_path, monkeypatch)

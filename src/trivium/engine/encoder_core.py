@@ -50,6 +50,7 @@ class EncoderCore:
         plan.ground.open_device()
         clock(StartProgress(StartStage.WEIGHTS))
         model = _build_model(plan)
+        plan.ground.platform.give_back_unused()  # what loading needed beside the weights
         clock(StartProgress(StartStage.RECORDING))
         self._descent = Descent(plan.ground, OPS_OF_ENCODERS)
         self._runner = EncoderRunner(model, self._descent.shadow)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trivium.config.options import EngineOptions
 from trivium.config.resolve_encoder import EncoderConfig, resolve_encoder
 from trivium.engine.plan import Ground, choose_platform, lay_ground, packed_weights_of
-from trivium.engine.report import WEIGHTS, describe_platform, fallbacks_of, kernels_of, process_use, weight_use
+from trivium.engine.report import STEP, WEIGHTS, describe_platform, fallbacks_of, kernels_of, process_use, weight_use
 from trivium.execute.encoder_runner import WHY_EAGER
 from trivium.formats.huggingface import HFDirectory
 from trivium.kernels.ops import ENCODER_OPS
@@ -20,15 +20,17 @@ from trivium.models.encoder_registry import read_encoder_spec
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import encoder_weight_memory, locate_encoder_weights, random_encoder_memory
 from trivium.models.packed_weights import PackedWeights
+from trivium.models.step_memory import EncoderStepMemory
 from trivium.models.weight_memory import WeightMemory
 from trivium.platform.host_memory import resident_bytes
 from trivium.types.errors import ConfigError
 from trivium.types.facts import EncoderFacts, ModelFacts
-from trivium.types.report import Happened, ModelReport, Report
+from trivium.types.report import Happened, MemoryUse, ModelReport, Report
 from trivium.types.start_progress import StagePassed
 
 OPS_OF_ENCODERS = ("embed", "linear", *ENCODER_OPS)
 GRAPH = f"none: {WHY_EAGER}"
+SERVING_BYTES = 18 << 20  # scheduler, lines to clients, threads: as measured once engines ran
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,12 @@ class EncoderPlan:
     spec: EncoderSpec
     packed: PackedWeights
     weights: WeightMemory
+    step: EncoderStepMemory
     config: EncoderConfig
+
+    @property
+    def step_bytes(self) -> int:
+        return self.step.most_bytes(self.config.max_batched_tokens, self.config.max_model_len)
 
 
 def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFamily) -> EncoderPlan:
@@ -55,7 +62,9 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
     facts = EncoderFacts(spec.max_position, spec.trained_length, spec.dtype)
     config = resolve_encoder(ground.options, facts, ground.capabilities)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)
-    return EncoderPlan(ground, source, family, spec, packed, weights, config)
+    device = torch.device(ground.capabilities.device).type
+    step = EncoderStepMemory(spec, ground.ops, getattr(torch, config.dtype), device, config.num_threads)
+    return EncoderPlan(ground, source, family, spec, packed, weights, step, config)
 
 
 def report_encoder(plan: EncoderPlan) -> Report:
@@ -74,7 +83,7 @@ def report_encoder(plan: EncoderPlan) -> Report:
         ),
         kernels=kernels_of(plan.ground.ops, OPS_OF_ENCODERS),
         graph=GRAPH,
-        memory=(weight_use(plan.weights), process_use(plan.ground)),
+        memory=(weight_use(plan.weights), _step_use(plan), process_use(plan.ground, SERVING_BYTES)),
         fallbacks=fallbacks_of(plan.ground, OPS_OF_ENCODERS, None),
         adjustments=config.adjustments,
     )
@@ -95,6 +104,10 @@ def report_encoder_start(plan: EncoderPlan, model: Encoder, start: tuple[StagePa
             start=start,
         ),
     )
+
+
+def _step_use(plan: EncoderPlan) -> MemoryUse:
+    return MemoryUse(STEP, plan.step_bytes, f"values of {plan.config.max_batched_tokens} tokens")
 
 
 def _model_facts(spec: EncoderSpec) -> ModelFacts:

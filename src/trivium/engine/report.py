@@ -158,7 +158,7 @@ def _planned_memory(plan: StartPlan) -> Iterable[MemoryUse]:
     tables = rows + sum(rope_table_bytes(rope, config.max_model_len) for rope in ropes)
     yield MemoryUse(TABLES, tables, f"tokens and blocks of {config.options.max_num_seqs} rows, rotary angles")
     yield MemoryUse(STEP, config.step_bytes, f"values of {config.max_batched_tokens} tokens, and logits")
-    yield process_use(plan.ground)
+    yield process_use(plan.ground, SERVING_BYTES)
 
 
 def weight_use(weights: WeightMemory) -> MemoryUse:
@@ -166,8 +166,8 @@ def weight_use(weights: WeightMemory) -> MemoryUse:
     return MemoryUse(WEIGHTS, weights.total_bytes, shares)
 
 
-def process_use(ground: Ground) -> MemoryUse:
+def process_use(ground: Ground, serving_bytes: int) -> MemoryUse:
     measured = (
         f"Python, torch and the kernels: {ground.process_bytes:,} as measured before the weights, the rest to serve"
     )
-    return MemoryUse(PROCESS, ground.process_bytes + SERVING_BYTES, measured)
+    return MemoryUse(PROCESS, ground.process_bytes + serving_bytes, measured)

@@ -12,6 +12,7 @@ from torch import Tensor
 SIZES = (1, 4, 16, 64, 256)  # tokens; a step is cut into pieces of the last
 SHAPE_BYTES = 576 << 10  # of one shape, measured: oneDNN of torch 2.13 on AVX-512, matrices of 10^5 to 10^7 elements
 LIBRARY_BYTES = 6 << 20  # its code, once it is used
+FLOAT32_BYTES = 6 << 20  # kept by each thread that multiplied large matrices of float32, measured: MKL of torch 2.13
 
 
 @cache
@@ -28,9 +29,11 @@ def compiles_each_shape(dtype: torch.dtype, device: str) -> bool:
             return False
 
 
-def kept_bytes(num_matrices: int) -> int:
-    """By the library, at most, for weights of so many shapes."""
-    return LIBRARY_BYTES + num_matrices * len(SIZES) * SHAPE_BYTES
+def products_bytes(num_matrices: int, dtype: torch.dtype, device: str, num_threads: int) -> int:
+    """That libraries keep for torch's products with weights of so many shapes, at most."""
+    if compiles_each_shape(dtype, device):
+        return LIBRARY_BYTES + num_matrices * len(SIZES) * SHAPE_BYTES
+    return num_threads * FLOAT32_BYTES if device == "cpu" and dtype == torch.float32 else 0
 
 
 def linear_in_few_shapes(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -22,14 +22,18 @@ def reference(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, scale: float, rea
     out = torch.empty_like(q)
     bounds: list[int] = starts.tolist()
     for begin, end in pairwise(bounds):
-        queries, keys, values = (part[begin:end].float().transpose(0, 1)[None] for part in (q, k, v))  # [1, H, n, D]
-        seen = None
-        if reach is not None and end - begin > reach + 1:
-            places = torch.arange(end - begin, device=q.device)
-            seen = (places[:, None] - places).abs() <= reach
-        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen, scale=scale)
-        out[begin:end] = mixed[0].transpose(0, 1)
+        out[begin:end] = _attend(q[begin:end], k[begin:end], v[begin:end], scale, reach)
     return out
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, reach: int | None) -> Tensor:
+    """Of one text: q, k, v [n, H, D] -> float32 [n, H, D]."""
+    queries, keys, values = (part.float().transpose(0, 1)[None] for part in (q, k, v))  # [1, H, n, D]
+    seen = None
+    if reach is not None and len(q) > reach + 1:
+        places = torch.arange(len(q), device=q.device)
+        seen = (places[:, None] - places).abs() <= reach
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen, scale=scale)[0].transpose(0, 1)
 
 
 def cases(random: Generator) -> Iterator[Case]:

@@ -52,12 +52,20 @@ class EncoderLayer:
         )
 
     def forward(self, hidden: Tensor, starts: Tensor, ops: Ops) -> Tensor:
+        hidden = self.attention_norm.forward(self._attended(hidden, starts, ops).add_(hidden), ops)
+        return self.mlp_norm.forward(self._fed_forward(hidden, ops).add_(hidden), ops)
+
+    def _attended(self, hidden: Tensor, starts: Tensor, ops: Ops) -> Tensor:
+        return self.o.forward(self._mixed(hidden, starts, ops), ops)
+
+    def _fed_forward(self, hidden: Tensor, ops: Ops) -> Tensor:
+        return self.down.forward(ops.activate(self.up.forward(hidden, ops), self.spec.activation), ops)
+
+    def _mixed(self, hidden: Tensor, starts: Tensor, ops: Ops) -> Tensor:
+        """hidden [T, H] -> what each token's heads saw [T, H]."""
         heads = self.qkv.forward(hidden, ops).view(len(hidden), 3, self.spec.num_heads, self.spec.head_dim)
         q, k, v = heads.unbind(1)
-        mixed = ops.text_attention(q, k, v, starts, self.spec.head_dim**-0.5, None)
-        hidden = self.attention_norm.forward(hidden + self.o.forward(mixed.flatten(1), ops), ops)
-        wide = ops.activate(self.up.forward(hidden, ops), self.spec.activation)
-        return self.mlp_norm.forward(hidden + self.down.forward(wide, ops), ops)
+        return ops.text_attention(q, k, v, starts, self.spec.head_dim**-0.5, None).flatten(1)
 
 
 class Encoder:
@@ -88,10 +96,16 @@ class Encoder:
     def forward(self, tokens: Tensor, positions: Tensor, token_types: Tensor, starts: Tensor, ops: Ops) -> Tensor:
         """tokens, positions (from 0 in each text), token_types int64 [T]; starts int32 [N + 1] -> hidden [T, H]."""
         indices = (tokens, positions + self.spec.first_position, token_types)
-        parts = [ops.embed(ids, table, self.dtype) for ids, table in zip(indices, self._embeddings, strict=True)]
-        hidden = self._embedding_norm.forward(parts[0] + parts[1] + parts[2], ops)
+        hidden = self._embedding_norm.forward(self._embedded(indices, ops), ops)
         for layer in self._layers:
             hidden = layer.forward(hidden, starts, ops)
+        return hidden
+
+    def _embedded(self, indices: tuple[Tensor, ...], ops: Ops) -> Tensor:
+        first, *others = zip(indices, self._embeddings, strict=True)
+        hidden = ops.embed(*first, self.dtype)
+        for ids, table in others:
+            hidden += ops.embed(ids, table, self.dtype)
         return hidden
 
     def pooled(self, hidden: Tensor, bounds: list[int], ops: Ops) -> Tensor:

@@ -14,12 +14,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from trivium.formats.source import open_source
 from trivium.kernels.attention import AttentionBatch
+from trivium.kernels.few_shapes import products_bytes
 from trivium.kernels.select import reference_ops
+from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import random_model
+from trivium.models.load_encoder import random_encoder
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
-from trivium.models.step_memory import StepMemory
+from trivium.models.step_memory import EncoderStepMemory, StepMemory
 
 MIB = 1 << 20
 BLOCK_SIZE = 16
@@ -133,7 +136,42 @@ def test_layers_hold_what_is_planned_for_them(build: Build, dtype: torch.dtype, 
 
     with torch.inference_mode():
         counted = most_allocated(lambda: model.forward(tokens, positions, positions + 1, attention, kv))
-    said = StepMemory(spec, ops, dtype, "cpu", num_rows=1).layer_bytes(build.num_tokens, build.context)
+    said = StepMemory(spec, ops, dtype, "cpu", num_threads=1, num_rows=1).layer_bytes(build.num_tokens, build.context)
+    told = f"{said / MIB:.1f} MiB said, {counted / MIB:.1f} counted"
+    print(told)
+    assert abs(said - counted) <= MOST_OFF * counted + SLACK_BYTES, told
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("wide", [256, 2048])
+def test_an_encoders_layers_hold_what_is_planned_for_them(wide: int, dtype: torch.dtype) -> None:
+    num_tokens, length = 2048, 512
+    spec = EncoderSpec(
+        family="bert",
+        num_layers=2,
+        hidden_size=512,
+        num_heads=8,
+        intermediate_size=wide,
+        vocab_size=100,
+        num_positions=length,
+        first_position=0,
+        max_position=length,
+        trained_length=length,
+        num_token_types=2,
+        norm_eps=1e-12,
+        activation="gelu",
+        dtype="float32",
+        pooling="mean",
+    )
+    ops = reference_ops("the oracle")
+    model = random_encoder(spec, ops, dtype, torch.device("cpu"), seed=0)
+    zeros, starts = torch.zeros(num_tokens, dtype=torch.int64), torch.arange(0, num_tokens + 1, length).int()
+    positions = torch.arange(num_tokens) % length
+
+    with torch.inference_mode():
+        counted = most_allocated(lambda: model.forward(zeros, positions, zeros, starts, ops))
+    memory = EncoderStepMemory(spec, ops, dtype, "cpu", num_threads=1)
+    said = memory.most_bytes(num_tokens, length) - products_bytes(4, dtype, "cpu", 1)
     told = f"{said / MIB:.1f} MiB said, {counted / MIB:.1f} counted"
     print(told)
     assert abs(said - counted) <= MOST_OFF * counted + SLACK_BYTES, told
@@ -141,7 +179,9 @@ def test_layers_hold_what_is_planned_for_them(build: Build, dtype: torch.dtype, 
 
 @pytest.fixture
 def memory(tmp_path: Path) -> StepMemory:
-    return StepMemory(spec_of(Build("any"), tmp_path), reference_ops("the oracle"), torch.float32, "cpu", num_rows=4)
+    return StepMemory(
+        spec_of(Build("any"), tmp_path), reference_ops("the oracle"), torch.float32, "cpu", num_threads=1, num_rows=4
+    )
 
 
 def test_a_step_takes_more_where_contexts_are_longer_and_steps_are_larger(memory: StepMemory) -> None:
@@ -150,7 +190,9 @@ def test_a_step_takes_more_where_contexts_are_longer_and_steps_are_larger(memory
 
 
 def test_layers_and_logits_are_not_held_at_once_by_the_reference(memory: StepMemory, tmp_path: Path) -> None:
-    many_tokens = StepMemory(spec_of(Build("", {"vocab_size": 1 << 17}), tmp_path), memory.ops, memory.dtype, "cpu", 64)
+    many_tokens = StepMemory(
+        spec_of(Build("", {"vocab_size": 1 << 17}), tmp_path), memory.ops, memory.dtype, "cpu", 1, 64
+    )
     logits = 2 * 64 * (1 << 17) * 4
     assert logits < many_tokens.most_bytes(64, 1024)
     assert many_tokens.most_bytes(4096, 1024) < logits + many_tokens.layer_bytes(4096, 1024)
