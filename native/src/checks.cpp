@@ -38,4 +38,10 @@ WeightType type_of(const WeightTensor& weight) {
     return type_named(*weight.type);
 }
 
+WeightType packed_type_of(const WeightTensor& packed) {
+    if (packed.type != layout(WeightType::byte_rows).name) return type_of(packed);
+    packed.tensor.require_dtype(DType::u8);
+    return WeightType::byte_rows;
+}
+
 }  // namespace trivium

@@ -25,6 +25,7 @@ void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim);
 
 WeightType type_named(std::string_view name);
 WeightType type_of(const WeightTensor& weight);
+WeightType packed_type_of(const WeightTensor& packed);
 
 static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

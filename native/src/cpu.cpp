@@ -120,6 +120,19 @@ std::vector<float> sample_results(const Kernels& kernels) {
         results.insert(results.end(), out.begin(), out.end());
     }
 
+    // Rows of bytes: the first rows of x are the weights.
+    std::vector<uint8_t> tile(byte_rows_tile_bytes(columns));
+    std::vector<float> turned(columns), row_scales(num_x);
+    std::vector<int32_t> row_sums(num_x);
+    const TurnedRows rows_of_x = {q.data(), row_scales.data(), row_sums.data(), columns, columns};
+    for (int64_t m = 0; m < num_x; ++m)
+        kernels.turn_row(x.data() + m * columns, turned.data(), rows_of_x.from_row(m));
+    for (int i = 0; i < packed_tile_rows; ++i)
+        put_byte_row(q.data() + i * columns, row_scales[static_cast<size_t>(i)], columns, i, tile.data());
+    kernels.byte_rows_linear({rows_of_x, num_x, {WeightType::byte_rows, tile.data(), rows, columns}, 0, 1, nullptr,
+                              out.data(), rows, false});
+    results.insert(results.end(), out.begin(), out.end());
+
     std::vector<float> y(columns);
     kernels.rms_norm(x.data(), x.data() + columns, 1e-5f, y.data(), columns);
     results.insert(results.end(), y.begin(), y.end());

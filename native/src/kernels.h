@@ -43,6 +43,19 @@ struct FloatPart {
     bool adds;  // to what `out` holds
 };
 
+// The same on rows of bytes.
+struct ByteRowsPart {
+    TurnedRows x;
+    int64_t num_x;
+    PackedMatrix weight;
+    int64_t first_tile;
+    int64_t last_tile;
+    const float* bias;  // or null
+    float* out;         // out[m][n] at m * out_stride + n
+    int64_t out_stride;
+    bool adds;  // to what `out` holds
+};
+
 // Elements of a KV cache.
 enum class KVType : uint8_t { f32, bf16, int8 };
 
@@ -143,11 +156,14 @@ struct Kernels {
     const char* name;
 
     void (*packed_linear)(const PackedPart& part);
+    void (*byte_rows_linear)(const ByteRowsPart& part);
     void (*float_linear)(const FloatPart& part);
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
     int64_t (*packed_scratch)(WeightType type, int64_t columns);
     void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
+    // The first row of `out`, of weights and activations alike. `turned`: room for a row; it may be x.
+    void (*turn_row)(const float* x, float* turned, const TurnedRows& out);
     void (*decode)(WeightType type, const uint8_t* blocks, float* out, int64_t num_elements);
     void (*rms_norm)(const float* x, const float* weight, float eps, float* out, int64_t dim);
     // One head: turns pairs (i, i + half), copies what lies beyond 2 * half.

@@ -81,7 +81,7 @@ NB_MODULE(_native, m) {
     m.def(
         "packed_tile_bytes",
         [](std::string_view type, int64_t columns) -> int64_t {
-            for (int i = 0; i < trivium::num_weight_types; ++i)
+            for (int i = 0; i < trivium::num_packed_types; ++i)
                 if (type == trivium::weight_layouts[i].name)
                     return trivium::packed_tile_bytes(static_cast<trivium::WeightType>(i), columns);
             throw std::invalid_argument("no kernel for weights of type " + std::string(type));
@@ -114,6 +114,15 @@ NB_MODULE(_native, m) {
                 const Tensor out_view = view(out, "out");
                 nb::gil_scoped_release released;
                 self.pack(weight_view, out_view);
+            },
+            "weight"_a, "type"_a, "out"_a)
+        .def(
+            "pack_byte_rows",
+            [](Ops& self, nb::handle weight, TypeName type, nb::handle out) {
+                const WeightTensor weight_view = {view(weight, "weight"), type};
+                const Tensor out_view = view(out, "out");
+                nb::gil_scoped_release released;
+                self.pack_byte_rows(weight_view, out_view);
             },
             "weight"_a, "type"_a, "out"_a)
         .def(

@@ -103,6 +103,39 @@ void Ops::pack(const WeightTensor& weight, const Tensor& out) {
     });
 }
 
+void Ops::pack_byte_rows(const WeightTensor& weight, const Tensor& out) {
+    const int64_t columns = columns_of(weight);
+    const Matrix matrix = matrix_of(weight, columns);
+    require(weight.tensor.ndim == 2, "a matrix can be packed as rows of bytes");
+    require(columns > 0 && columns % turned_columns == 0 && columns <= byte_rows_columns,
+            "rows of bytes have a multiple of " + std::to_string(turned_columns) + " columns, at most " +
+                std::to_string(byte_rows_columns) + ", not " + std::to_string(columns));
+    const int64_t tiles = packed_tiles(matrix.rows), tile_bytes = byte_rows_tile_bytes(columns);
+    out.require_dtype(DType::u8);
+    out.require_shape({tiles, tile_bytes});
+    out.require_contiguous();
+
+    const std::lock_guard lock(one_call_);
+    const std::vector<float*> scratch = this->scratch(columns + ceil_div(columns, 4));  // a row, and its bytes
+    pool_.run(tiles, [&](int64_t tile, int worker) {
+        float* const row = scratch[static_cast<size_t>(worker)];
+        int8_t* const bytes = reinterpret_cast<int8_t*>(row + columns);
+        uint8_t* const to = out.as<uint8_t>() + tile * tile_bytes;
+        for (int i = 0; i < packed_tile_rows; ++i) {
+            const int64_t at = tile * packed_tile_rows + i;
+            if (at < matrix.rows) {
+                kernels_.decode(matrix.type, matrix.data + at * bytes_of(matrix.type, columns), row, columns);
+            } else {
+                std::fill_n(row, columns, 0.0f);
+            }
+            float scale;
+            int32_t sum;
+            kernels_.turn_row(row, row, {bytes, &scale, &sum, columns, columns});
+            put_byte_row(bytes, scale, columns, i, to);
+        }
+    });
+}
+
 uint64_t Ops::checksum(const Tensor& bytes) {
     bytes.require_dtype(DType::u8);
     bytes.require_contiguous();
@@ -132,6 +165,18 @@ QuantizedRows Ops::room_for_quantized(int64_t rows, int64_t columns, Buffer& buf
     return all;
 }
 
+TurnedRows Ops::room_for_turned(int64_t rows, int64_t columns, Buffer& buffer) {
+    const int64_t stride = quantized_stride(columns);
+    float* const memory = buffer.at_least(2 * rows + ceil_div(rows * stride, 4));
+    TurnedRows all;
+    all.columns = columns;
+    all.stride = stride;
+    all.q = reinterpret_cast<int8_t*>(memory);
+    all.scales = memory + ceil_div(rows * stride, 4);
+    all.q_sums = reinterpret_cast<int32_t*>(all.scales + rows);
+    return all;
+}
+
 Activations Ops::prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
                           std::initializer_list<WeightType> types) {
     Activations all;
@@ -143,19 +188,26 @@ Activations Ops::prepared(const float* x, int64_t stride, int64_t rows, int64_t 
 void Ops::prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all) {
     const int64_t columns = all.columns, rows_per_task = cheap_rows_per_task(rows, columns);
     const auto each_row = [&](const auto& work) {
-        pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int) {
+        pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int worker) {
             const int64_t last = std::min(rows, (task + 1) * rows_per_task);
-            for (int64_t i = task * rows_per_task; i < last; ++i) work(i);
+            for (int64_t i = task * rows_per_task; i < last; ++i) work(i, worker);
         });
     };
-    if (!is_float(type)) {
+    if (is_byte_rows(type)) {
+        if (all.turned) return;
+        all.turned = room_for_turned(rows, columns, turned_x_);
+        const std::vector<float*> scratch = this->scratch(columns);
+        each_row([&](int64_t i, int worker) {
+            kernels_.turn_row(x + i * stride, scratch[static_cast<size_t>(worker)], all.turned->from_row(i));
+        });
+    } else if (!is_float(type)) {
         if (all.quantized) return;
         all.quantized = room_for_quantized(rows, columns, quantized_x_);
-        each_row([&](int64_t i) { kernels_.quantize_row(x + i * stride, all.quantized->from_row(i)); });
+        each_row([&](int64_t i, int) { kernels_.quantize_row(x + i * stride, all.quantized->from_row(i)); });
     } else if (!all.laid_for(type)) {
         const int64_t padded = padded_columns(columns);
         uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
-        each_row([&](int64_t i) { kernels_.lay_float_row(type, x + i * stride, columns, words + i * padded); });
+        each_row([&](int64_t i, int) { kernels_.lay_float_row(type, x + i * stride, columns, words + i * padded); });
         all.laid[static_cast<size_t>(type)] = words;
     }
 }
@@ -170,8 +222,9 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
         layer.out.require_shape({num_x, -1});
         layer.out.require_contiguous();
         const int64_t rows = layer.out.shape[1];
-        const WeightType type = type_of(layer.packed);
-        require(is_float(type) || (columns > 0 && columns % packed_layout(type).unit_columns == 0),
+        const WeightType type = packed_type_of(layer.packed);
+        const int64_t unit = is_byte_rows(type) ? turned_columns : packed_layout(type).unit_columns;
+        require(is_float(type) || (columns > 0 && columns % unit == 0),
                 std::to_string(columns) + " columns are not whole units of the weight's type");
         layer.packed.tensor.require_shape({packed_tiles(rows), packed_tile_bytes(type, columns)});
         layer.packed.tensor.require_contiguous();
@@ -187,7 +240,7 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     Activations rows_of_x;
     rows_of_x.columns = columns;
     for (const PackedLayer& layer : layers)
-        prepare(x.as<const float>(), x.strides[0], num_x, type_of(layer.packed), rows_of_x);
+        prepare(x.as<const float>(), x.strides[0], num_x, packed_type_of(layer.packed), rows_of_x);
     // Few rows: a task for each thread, since taking one costs about as much as a tile, and a task's first tile was not
     // fetched beforehand. Many rows: several for each, so that threads end together.
     int64_t all_tiles = 0;
@@ -196,15 +249,18 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
     int64_t scratch_bytes = 0;
     packed_tasks_.clear();
+    byte_rows_tasks_.clear();
     float_tasks_.clear();
     for (const PackedLayer& layer : layers) {
         const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
-        const PackedMatrix matrix = {type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
+        const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
         const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
         float* const out = layer.out.as<float>();
         for (int64_t first = 0; first < tiles; first += tiles_per_task) {
             const int64_t last = std::min(tiles, first + tiles_per_task);
-            if (is_float(matrix.type)) {
+            if (is_byte_rows(matrix.type)) {
+                byte_rows_tasks_.push_back({*rows_of_x.turned, num_x, matrix, first, last, bias, out, rows, layer.adds});
+            } else if (is_float(matrix.type)) {
                 float_tasks_.push_back(
                     {rows_of_x.laid_for(matrix.type), num_x, matrix, first, last, bias, out, rows, layer.adds});
             } else {
@@ -213,15 +269,18 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
             }
         }
     }
-    const int64_t num_packed = static_cast<int64_t>(packed_tasks_.size());
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
-    pool_.run(num_packed + static_cast<int64_t>(float_tasks_.size()), [&](int64_t task, int worker) {
-        if (task < num_packed) {
-            PackedPart part = packed_tasks_[static_cast<size_t>(task)];
+    const size_t num_packed = packed_tasks_.size(), num_quantized = num_packed + byte_rows_tasks_.size();
+    pool_.run(static_cast<int64_t>(num_quantized + float_tasks_.size()), [&](int64_t task, int worker) {
+        const size_t index = static_cast<size_t>(task);
+        if (index < num_packed) {
+            PackedPart part = packed_tasks_[index];
             part.scratch = scratch[static_cast<size_t>(worker)];
             kernels_.packed_linear(part);
+        } else if (index < num_quantized) {
+            kernels_.byte_rows_linear(byte_rows_tasks_[index - num_packed]);
         } else {
-            kernels_.float_linear(float_tasks_[static_cast<size_t>(task - num_packed)]);
+            kernels_.float_linear(float_tasks_[index - num_quantized]);
         }
     });
 }

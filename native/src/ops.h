@@ -63,6 +63,7 @@ struct SampleScratch {
 struct Activations {
     int64_t columns;
     std::optional<QuantizedRows> quantized;
+    std::optional<TurnedRows> turned;
     const uint32_t* laid[3] = {};  // by the float type of the weights
 
     const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(type)]; }
@@ -88,6 +89,8 @@ public:
 
     // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it; both may be stacks of matrices.
     void pack(const WeightTensor& weight, const Tensor& out);
+    // The same as rows of bytes, of a matrix.
+    void pack_byte_rows(const WeightTensor& weight, const Tensor& out);
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is quantized, or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
@@ -126,6 +129,7 @@ private:
 
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
     QuantizedRows room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer);
+    TurnedRows room_for_turned(int64_t rows, int64_t columns, Buffer& buffer);
     // Rows of x for weights of all `types`; they live until the next call.
     Activations prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
                          std::initializer_list<WeightType> types);
@@ -142,9 +146,10 @@ private:
     ThreadPool pool_;
     std::mutex one_call_;  // the pool and the buffers serve one call at a time
     std::vector<Buffer> scratch_;
-    Buffer quantized_x_;
+    Buffer quantized_x_, turned_x_;
     Buffer laid_x_[3];  // by the float type of the weights
     std::vector<PackedPart> packed_tasks_;
+    std::vector<ByteRowsPart> byte_rows_tasks_;
     std::vector<FloatPart> float_tasks_;
     std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;

@@ -155,6 +155,17 @@ void pack_float_tile(const Matrix& weight, int64_t first_row, int num_rows, uint
 
 }  // namespace
 
+void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile) {
+    constexpr uint32_t to_unsigned = 0x80808080;  // of four bytes
+    for (int64_t quad = 0; quad < columns / 4; ++quad) {
+        uint32_t four;
+        std::memcpy(&four, values + 4 * quad, sizeof four);
+        four ^= to_unsigned;
+        std::memcpy(tile + quad * quad_bytes + 4 * row, &four, sizeof four);
+    }
+    std::memcpy(tile + packed_tile_rows * columns + 4 * row, &scale, sizeof scale);
+}
+
 void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     std::memset(out, 0, packed_tile_bytes(weight.type, weight.columns));
     const int64_t left = weight.rows - first_row;

@@ -15,6 +15,12 @@
 //     4 bits: vector v (64 bytes) holds quad v in its low nibbles and quad v + 4 in its high ones
 //     2 bits: vector v holds quads 4 * v … 4 * v + 3, from the lowest bits up
 //     1 bit:  quad q is 64 bits, bit i for byte i
+//
+// Rows of bytes are a form that weights of any block type can be packed into. Each run of 64 columns is turned by a Hadamard
+// matrix, which spreads what is large in one column over 64, so that bytes with one scale for a whole row are enough; the
+// activations are turned alike, and products of turned rows are those of the rows themselves. A sum of products then needs
+// no scale before it is whole. A tile is its quads, in order, and then 16 scales (float32). A byte is 128 more than the
+// value.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +80,15 @@ static constexpr int64_t float_slice_bytes(WeightType type) {
     return packed_tile_rows * bytes_of(type, float_slice_columns);
 }
 
+constexpr int64_t turned_columns = 64;  // together
+constexpr int64_t byte_rows_columns = 65536;  // at most: sums of 255 * 127 then fit into 32 bits
+
+static constexpr bool is_byte_rows(WeightType type) { return type == WeightType::byte_rows; }
+
+static constexpr int64_t byte_rows_tile_bytes(int64_t columns) { return packed_tile_rows * (columns + 4); }
+
 static constexpr int64_t packed_tile_bytes(WeightType type, int64_t columns) {
+    if (is_byte_rows(type)) return byte_rows_tile_bytes(columns);
     return is_float(type) ? padded_columns(columns) / float_slice_columns * float_slice_bytes(type)
                           : packed_tile_bytes(packed_layout(type), columns);
 }
@@ -96,6 +110,9 @@ struct PackedMatrix {
 // One tile, `first_row` a multiple of 16. `out` has packed_tile_bytes bytes.
 void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out);
 
+// The row `row` of a tile of rows of bytes, from its values and their scale.
+void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile);
+
 // Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= 127.
 struct QuantizedRows {
     int8_t* q;         // [rows, columns], a row every `stride` bytes
@@ -116,5 +133,16 @@ static constexpr int64_t quantized_stride(int64_t columns) { return columns % 10
 static constexpr int64_t quantized_row_bytes(int64_t columns) {
     return quantized_stride(columns) + columns / 32 * (4 + 4 + 8);
 }
+
+// Rows that were turned, each with one scale: a turned x is about scale * q, |q| <= 127.
+struct TurnedRows {
+    int8_t* q;        // [rows, columns], a row every `stride` bytes
+    float* scales;    // [rows]
+    int32_t* q_sums;  // [rows]: sum of q
+    int64_t columns;
+    int64_t stride;
+
+    TurnedRows from_row(int64_t row) const { return {q + row * stride, scales + row, q_sums + row, columns, stride}; }
+};
 
 }  // namespace trivium

@@ -88,6 +88,31 @@ void linears(const Kernels& kernels, Draw draw) {
     }
 }
 
+void byte_rows(const Kernels& kernels, Draw draw) {
+    const int64_t rows = 40, columns = 576, tiles = packed_tiles(rows), tile_bytes = byte_rows_tile_bytes(columns);
+    std::vector<uint8_t> packed(tiles * tile_bytes);
+    std::vector<float> turned(columns);
+    std::vector<int8_t> bytes(columns);
+    for (int64_t row = 0; row < 16 * tiles; ++row) {
+        float scale;
+        int32_t sum;
+        kernels.turn_row(draw.numbers(columns).data(), turned.data(), {bytes.data(), &scale, &sum, columns, columns});
+        put_byte_row(bytes.data(), scale, columns, int(row % 16), packed.data() + row / 16 * tile_bytes);
+    }
+    tell("turned", packed);
+    for (const int64_t num_x : {1, 3, 8, 33}) {
+        const std::vector<float> x = draw.numbers(num_x * columns), bias = draw.numbers(rows);
+        std::vector<float> scales(num_x), out(num_x * rows);
+        std::vector<int32_t> sums(num_x);
+        std::vector<int8_t> q(num_x * columns);
+        const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, columns};
+        for (int64_t m = 0; m < num_x; ++m) kernels.turn_row(x.data() + m * columns, turned.data(), all.from_row(m));
+        kernels.byte_rows_linear({all, num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles, bias.data(),
+                                  out.data(), rows, false});
+        tell("byte_rows/" + std::to_string(num_x), out);
+    }
+}
+
 void attentions(const Kernels& kernels, Draw draw) {
     const int64_t block_size = 16, dim = 64, num_blocks = 12, num_keys = 150, group = 3;
     for (const KVType type : {KVType::f32, KVType::bf16, KVType::int8})
@@ -154,6 +179,7 @@ int main(int, char** arguments) {
     const Kernels& kernels = avx2_kernels();
 #endif
     linears(kernels, draw);
+    byte_rows(kernels, draw);
     attentions(kernels, draw);
     others(kernels, draw);
 }

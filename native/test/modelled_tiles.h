@@ -59,7 +59,8 @@ inline void multiply(int sums, int left, int right) {
     }
 }
 
-// TDPBSSD: four products of signed bytes for each sum.
+// TDPBSSD, TDPBSUD: four products of bytes for each sum; those of `left` are signed.
+template <typename Right>
 inline void multiply_bytes(int sums, int left, int right) {
     for (int m = 0; m < tiles[sums].rows; ++m) {
         for (int n = 0; n < tiles[sums].row_bytes / 4; ++n) {
@@ -67,7 +68,7 @@ inline void multiply_bytes(int sums, int left, int right) {
             memcpy(&sum, tiles[sums].bytes[m] + 4 * n, sizeof sum);
             for (int k = 0; k < tiles[left].row_bytes; ++k)
                 sum += static_cast<int8_t>(tiles[left].bytes[m][k]) *
-                       static_cast<int8_t>(tiles[right].bytes[k / 4][4 * n + k % 4]);
+                       static_cast<Right>(tiles[right].bytes[k / 4][4 * n + k % 4]);
             memcpy(tiles[sums].bytes[m] + 4 * n, &sum, sizeof sum);
         }
     }
@@ -81,10 +82,12 @@ inline void multiply_bytes(int sums, int left, int right) {
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #undef _tile_dpbssd
+#undef _tile_dpbsud
 #define _tile_loadconfig(config) model::load_config(config)
 #define _tile_release()
 #define _tile_zero(t) model::zero(t)
 #define _tile_loadd(t, from, stride) model::load(t, from, stride)
 #define _tile_stored(t, to, stride) model::save(t, to, stride)
 #define _tile_dpbf16ps(sums, left, right) model::multiply(sums, left, right)
-#define _tile_dpbssd(sums, left, right) model::multiply_bytes(sums, left, right)
+#define _tile_dpbssd(sums, left, right) model::multiply_bytes<int8_t>(sums, left, right)
+#define _tile_dpbsud(sums, left, right) model::multiply_bytes<uint8_t>(sums, left, right)

@@ -14,10 +14,56 @@
 using namespace trivium;
 using namespace trivium::tile_model;
 
+struct Count {
+    int differing = 0, cases = 0;
+
+    void compare(const std::vector<float>& by_tiles, const std::vector<float>& by_vectors, WeightType type, int64_t num_x,
+                 int64_t rows, int64_t columns) {
+        ++cases;
+        if (memcmp(by_tiles.data(), by_vectors.data(), 4 * by_tiles.size()) == 0) return;
+        ++differing;
+        std::printf("%s, %d rows, %d x %d\n", layout(type).name, int(num_x), int(rows), int(columns));
+    }
+};
+
+void compare_byte_rows(std::mt19937& random, Count& count) {
+    std::normal_distribution<float> normal;
+    for (const int64_t num_x : {16, 17, 31, 32, 33, 47, 530}) {
+        for (const auto [rows, columns] : {std::pair<int64_t, int64_t>{16, 64}, {40, 576}, {9, 1024}, {33, 128}}) {
+            const int64_t tiles = packed_tiles(rows), tile_bytes = byte_rows_tile_bytes(columns);
+            std::vector<float> x(columns), turned(columns), scales(num_x), bias(rows);
+            std::vector<int8_t> q(num_x * quantized_stride(columns)), bytes(columns);
+            std::vector<int32_t> sums(num_x);
+            std::vector<uint8_t> packed(tiles * tile_bytes);
+            const auto drawn = [&] {
+                for (float& value : x) value = normal(random);
+                return x.data();
+            };
+            for (int64_t row = 0; row < 16 * tiles; ++row) {
+                float scale;
+                int32_t sum;
+                turn_row(drawn(), turned.data(), {bytes.data(), &scale, &sum, columns, columns});
+                put_byte_row(bytes.data(), scale, columns, int(row % 16), packed.data() + row / 16 * tile_bytes);
+            }
+            const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, quantized_stride(columns)};
+            for (int64_t m = 0; m < num_x; ++m) turn_row(drawn(), turned.data(), all.from_row(m));
+            for (float& value : bias) value = normal(random);
+            std::vector<float> by_tiles(num_x * rows, 0.5f), by_vectors(num_x * rows, 0.5f);
+            ByteRowsPart part = {all, num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles,
+                                 bias.data(), by_tiles.data(), rows, true};
+            byte_rows_by_tiles(part);
+            part.out = by_vectors.data();
+            byte_rows_by_vectors(part);
+            count.compare(by_tiles, by_vectors, WeightType::byte_rows, num_x, rows, columns);
+        }
+    }
+}
+
 int main(int, char** arguments) {
     std::mt19937 random(static_cast<unsigned>(std::atoi(arguments[1])));
     std::normal_distribution<float> normal;
-    int differing = 0, cases = 0;
+    Count count;
+    compare_byte_rows(random, count);
     for (int t = 0; t < num_weight_types; ++t) {
         const WeightType type = static_cast<WeightType>(t);
         if (is_float(type)) continue;
@@ -48,13 +94,10 @@ int main(int, char** arguments) {
                 packed_linear(part);
                 part.out = by_vectors.data();
                 for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part); });
-                ++cases;
-                if (memcmp(by_tiles.data(), by_vectors.data(), 4 * by_tiles.size()) == 0) continue;
-                ++differing;
-                std::printf("%s, %d rows, %d x %d\n", layout(type).name, int(num_x), int(rows), int(columns));
+                count.compare(by_tiles, by_vectors, type, num_x, rows, columns);
             }
         }
     }
-    std::printf("%d of %d differ\n", differing, cases);
-    return differing != 0;
+    std::printf("%d of %d differ\n", count.differing, count.cases);
+    return count.differing != 0;
 }

@@ -218,8 +218,9 @@ def test_the_reference_kernels_say_nearly_the_same(core: EngineCore, model: Mode
         for one in (core, reference):
             submit(one, "alone", prompt(30, seed=seed), GREEDY, salt=next(SALTS), new=1)
             answers.append(run(one)["alone", 0])
-        native, exact = answers
-        assert native.tokens == exact.tokens
-        off.append(abs(native.logprobs[0].logprob - exact.logprobs[0].logprob))
-    # Random tokens, which the model finds unlikely: 0.07 to 0.1 was seen.
+        native, exact = (answer.logprobs[0] for answer in answers)
+        # Random tokens, so that several that follow are about as likely.
+        place = native.top_tokens.index(exact.token)
+        off.append(abs(native.top_logprobs[place] - exact.logprob))
+    # 0.07 to 0.1 was seen.
     assert sum(off) / len(off) < 0.2

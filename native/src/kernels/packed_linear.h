@@ -5,106 +5,12 @@
 
 #include "../kernels.h"
 #include "../packed.h"
-#include "decode.h"
+#include "byte_products.h"
 #include "next_tile.h"
 #include "outputs.h"
+#include "quantize.h"
 
 namespace trivium::TRIVIUM_ISA {
-
-constexpr int tile_parts = 16 / lanes;  // vectors that make up the 16 rows of a tile
-typedef uint8_t ByteVec __attribute__((vector_size(4 * lanes)));
-
-static inline ByteVec load_quad(const uint8_t* p) {
-    ByteVec v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline ByteVec shifted(ByteVec v, int shift, uint8_t mask) {
-    typedef uint16_t Words __attribute__((vector_size(4 * lanes)));
-    return (ByteVec)((Words)v >> shift) & mask;
-}
-
-// Byte i is `value` where bit i is set, else 0.
-static inline ByteVec bytes_where(const uint8_t* bits, uint8_t value) {
-#if defined(__AVX512BW__)
-    uint64_t mask;
-    memcpy(&mask, bits, sizeof mask);
-    return (ByteVec)_mm512_maskz_set1_epi8(mask, static_cast<char>(value));
-#else
-    ByteVec v;
-    for (int i = 0; i < 4 * lanes; i += 16) {
-        const Bytes part = where_bit(read_u16(bits + i / 8), value);
-        memcpy(reinterpret_cast<uint8_t*>(&v) + i, &part, sizeof part);
-    }
-    return v;
-#endif
-}
-
-// Lane i of the sum grows by the four bytes of w's lane i, unsigned, times the four of `a`, signed. Exact as long as
-// values are at most `largest`.
-template <int largest>
-static inline IntVec add_products(IntVec sum, ByteVec w, int32_t a) {
-#if defined(__AVX512VNNI__)
-    return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(a));
-#elif defined(__AVX2__)
-    const __m256i four = _mm256_set1_epi32(a);
-    if constexpr (largest <= 127) {  // pairs of products fit into 16 bits
-        const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, four);
-        return (IntVec)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    } else {
-        const __m256i low = _mm256_maddubs_epi16((__m256i)(w & 15), four);
-        const __m256i high = _mm256_maddubs_epi16((__m256i)shifted(w, 4, 15), four);
-        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_set1_epi16(1)),
-                                              _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
-        return (IntVec)_mm256_add_epi32((__m256i)sum, both);
-    }
-#elif defined(__ARM_FEATURE_DOTPROD)
-    const int8x16_t four = (int8x16_t)vdupq_n_s32(a);
-    if constexpr (largest <= 127) {  // the same as signed bytes
-        return (IntVec)vdotq_s32((int32x4_t)sum, (int8x16_t)w, four);
-    } else {  // w - 128 is a signed byte; what is wanting is 128 times the sum of the four
-        const int32x4_t less = vdotq_s32((int32x4_t)sum, (int8x16_t)(w ^ 128), four);
-        return (IntVec)vaddq_s32(less, vshlq_n_s32(vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), four), 7));
-    }
-#else
-    int8_t four[4];
-    memcpy(four, &a, sizeof four);
-    for (int i = 0; i < lanes; ++i)
-        for (int c = 0; c < 4; ++c) sum[i] += int32_t{w[4 * i + c]} * four[c];
-    return sum;
-#endif
-}
-
-static inline Vec to_float(IntVec v) {
-#if defined(__AVX512F__)
-    return (Vec)_mm512_maskz_cvtepi32_ps(-1, (__m512i)v);
-#elif defined(__AVX2__)
-    return (Vec)_mm256_cvtepi32_ps((__m256i)v);
-#elif defined(__aarch64__)
-    return (Vec)vcvtq_f32_s32((int32x4_t)v);
-#else
-    Vec f;
-    for (int i = 0; i < lanes; ++i) f[i] = static_cast<float>(v[i]);
-    return f;
-#endif
-}
-
-static inline IntVec load_signed(const uint8_t* p) {
-#if defined(__AVX512F__)
-    return (IntVec)_mm512_maskz_cvtepi8_epi32(-1, _mm_loadu_si128((const __m128i*)p));
-#elif defined(__AVX2__)
-    return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
-#else
-    IntVec v;
-    for (int i = 0; i < lanes; ++i) v[i] = static_cast<int8_t>(p[i]);
-    return v;
-#endif
-}
-
-static inline IntVec load_unsigned(const uint8_t* p) { return load_signed(p) & 255; }
-
-typedef int32_t FourBytes __attribute__((may_alias, aligned(1)));
 
 // A group of 32 columns of `lanes` rows, ready to be multiplied.
 template <WeightType type>
@@ -266,72 +172,6 @@ static void packed_linear_of(const PackedPart& task) {
             multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, end - first, next);
         }
     }
-}
-
-// Nearest whole numbers, halves to even.
-static inline IntVec rounded(Vec v) {
-#if defined(__AVX512F__)
-    return (IntVec)_mm512_maskz_cvtps_epi32(-1, (__m512)v);
-#elif defined(__AVX2__)
-    return (IntVec)_mm256_cvtps_epi32((__m256)v);
-#elif defined(__aarch64__)
-    return (IntVec)vcvtnq_s32_f32((float32x4_t)v);
-#else
-    const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23
-    return (IntVec)(v + rounder) - (IntVec)rounder;
-#endif
-}
-
-// Whole numbers from -128 to 127 as bytes; others, of rows that are not finite, as any. Returns the bytes' sum.
-static inline int32_t put_bytes(IntVec v, int8_t* out) {
-#if defined(__AVX2__)
-#if defined(__AVX512F__)
-    const __m128i bytes = _mm512_maskz_cvtepi32_epi8(-1, (__m512i)v);
-    _mm_storeu_si128((__m128i*)out, bytes);
-#else
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
-    const __m128i bytes = _mm_packs_epi16(words, _mm_set1_epi16(-128));
-    _mm_storel_epi64((__m128i*)out, bytes);
-#endif
-    // Eight at a time, each 128 more than it is.
-    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(sums) + _mm_extract_epi32(sums, 2) - 128 * static_cast<int32_t>(lanes);
-#else
-    int32_t sum = 0;
-    for (int i = 0; i < lanes; ++i) {
-        out[i] = static_cast<int8_t>(v[i]);
-        sum += out[i];
-    }
-    return sum;
-#endif
-}
-
-// One row of x. If any element is not finite, all scales are NaN, so that it shows in every output.
-static void quantize_row(const float* x, const QuantizedRows& out) {
-    constexpr int parts = packed_group_columns / lanes;
-    Vec zero_if_finite = Vec{};
-    for (int64_t g = 0; g < out.num_groups(); ++g, x += packed_group_columns) {
-        Vec largest = Vec{};
-        for (int i = 0; i < parts; ++i) {
-            const Vec v = load(x + i * lanes);
-            largest = max(largest, (Vec)((IntVec)v & 0x7fffffff));
-            zero_if_finite = fma(v, Vec{}, zero_if_finite);
-        }
-        const float magnitude = lane_max(largest);
-        const float scale = magnitude / 127.0f;
-        // A magnitude so small that its inverse overflows is as good as none.
-        const Vec inverse = splat(magnitude > 1e-36f ? 127.0f / magnitude : 0.0f);
-        int32_t sums[2] = {0, 0};
-        for (int i = 0; i < parts; ++i)
-            sums[i * lanes / 16] += put_bytes(rounded(load(x + i * lanes) * inverse),
-                                              out.q + g * packed_group_columns + i * lanes);
-        out.scales[g] = scale;
-        out.sums[g] = scale * static_cast<float>(sums[0] + sums[1]);
-        out.q_sums[2 * g] = sums[0];
-        out.q_sums[2 * g + 1] = sums[1];
-    }
-    if (lane_sum(zero_if_finite) != 0.0f)  // NaN is not equal to anything
-        for (int64_t g = 0; g < out.num_groups(); ++g) out.scales[g] = out.sums[g] = bits_to_float(0x7fc00000);
 }
 
 }  // namespace trivium::TRIVIUM_ISA

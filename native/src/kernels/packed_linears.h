@@ -1,7 +1,9 @@
 // Which kernel multiplies packed weights of which type.
 #pragma once
 
+#include "amx_byte_rows.h"
 #include "amx_linear.h"
+#include "byte_rows.h"
 #include "packed_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -30,6 +32,13 @@ static void packed_linear(const PackedPart& task) {
 #endif
         packed_linear_of<type>(task);
     });
+}
+
+static void byte_rows_linear(const ByteRowsPart& task) {
+#if defined(__AMX_INT8__)
+    if (task.num_x >= fewest_byte_rows_for_tiles) return byte_rows_by_tiles(task);
+#endif
+    byte_rows_by_vectors(task);
 }
 
 static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {

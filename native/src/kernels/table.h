@@ -15,10 +15,12 @@ namespace trivium::TRIVIUM_ISA {
 static constexpr Kernels table = {
     .name = TRIVIUM_NAME(TRIVIUM_ISA),
     .packed_linear = packed_linear,
+    .byte_rows_linear = byte_rows_linear,
     .float_linear = float_linear,
     .lay_float_row = lay_float_row,
     .packed_scratch = packed_scratch,
     .quantize_row = quantize_row,
+    .turn_row = turn_row,
     .decode = decode,
     .rms_norm = rms_norm,
     .rotary = rotary,

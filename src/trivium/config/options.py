@@ -78,6 +78,14 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             " machine really runs"
         ),
     ] = None
+    weight_form: Annotated[
+        Literal["auto", "blocks", "rows"],
+        Meta(
+            description="of quantized weights in memory, for native kernels. blocks: as they are stored; rows: turned, a byte"
+            " each, one scale a row: faster prompts and batches, slower single tokens where that is more bytes; auto: rows"
+            " where they take at most 256 MiB, or no more than the blocks"
+        ),
+    ] = "auto"
     strict: Annotated[
         str | None,
         Meta(

@@ -248,7 +248,7 @@ def _build_model(plan: StartPlan, tell: TellProgress) -> Decoder:
     def told(done: int, total: int) -> None:
         tell(StartProgress(StartStage.WEIGHTS, done, total))
 
-    return load_model(plan.source, plan.ground.ops, dtype, device, told, config.max_model_len, plan.packed)
+    return load_model(plan.source, plan.ground.ops, dtype, device, told, config.max_model_len, plan.packed, plan.form)
 
 
 def _card(config: EngineConfig, spec: ModelSpec, report: Report) -> ModelCard:

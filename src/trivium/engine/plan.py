@@ -35,6 +35,7 @@ from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.step_memory import StepMemory
+from trivium.models.weight_form import AS_STORED, WeightForm, choose_form
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
 from trivium.models.weights import weight_shapes
 from trivium.platform.contract import Answer, Platform, PlatformLimits
@@ -88,6 +89,7 @@ class StartPlan:
     spec: ModelSpec
     facts: ModelFacts
     packed: PackedWeights
+    form: WeightForm
     weights: WeightMemory
     kv_dtypes: tuple[str, ...]
     step: StepMemory
@@ -117,7 +119,8 @@ def plan_start(options: EngineOptions) -> StartPlan:
     ground = lay_ground(selection, options, _model_facts(source, spec, options), ops_of(spec))
     options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
     packed = packed_weights_of(options, source, ops)
-    weights = _weight_memory(ground, source, spec, packed)
+    form = _form(ground, source)
+    weights = _weight_memory(ground, source, spec, packed, form)
     if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
@@ -126,7 +129,7 @@ def plan_start(options: EngineOptions) -> StartPlan:
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, step.most_bytes)
     config = replace(config, adjustments=ground.adjustments + config.adjustments)
-    return StartPlan(ground, source, spec, facts, packed, weights, kv_dtypes, step, config)
+    return StartPlan(ground, source, spec, facts, packed, form, weights, kv_dtypes, step, config)
 
 
 def scheduler_limits(config: EngineConfig) -> SchedulerLimits:
@@ -292,11 +295,19 @@ def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops) -> 
     return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
 
 
-def _weight_memory(ground: Ground, source: ModelSource, spec: ModelSpec, packed: PackedWeights) -> WeightMemory:
+def _form(ground: Ground, source: ModelSource) -> WeightForm:
+    if ground.options.load_format == "dummy":
+        return AS_STORED  # which is float
+    return choose_form(ground.options.weight_form, locate_weights(source), ground.ops)
+
+
+def _weight_memory(
+    ground: Ground, source: ModelSource, spec: ModelSpec, packed: PackedWeights, form: WeightForm
+) -> WeightMemory:
     dtype = getattr(torch, ground.dtype)
     if ground.options.load_format == "dummy":
         return random_weight_memory(spec, ground.ops, dtype)
-    return weight_memory(locate_weights(source), ground.ops, dtype, ground.capabilities.device, packed.has)
+    return weight_memory(locate_weights(source), ground.ops, dtype, ground.capabilities.device, packed.has, form)
 
 
 def _after_loading(capabilities: Capabilities, weights: WeightMemory) -> Capabilities:

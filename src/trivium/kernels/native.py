@@ -30,6 +30,8 @@ from trivium.types.errors import ConfigError
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
 SAMPLE_BYTES = 32  # of each token of the vocabulary, kept by each thread that chooses tokens (SampleScratch of ops.h)
+BYTE_ROWS = "BYTE_ROWS"  # of packed.h; its columns are turned so many at a time, and are at most so many
+TURNED_COLUMNS, MAX_ROW_COLUMNS = 64, 65536
 TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
 
@@ -85,9 +87,23 @@ class NativeKernels:
         self.kernels.pack(data.view(torch.uint8), type, packed)
         return PackedTensor(type, packed, shape)
 
+    def pack_rows(self, weight: QuantizedTensor) -> PackedTensor:
+        """A matrix as rows of bytes: for whole-number sums over all columns, of activations that are turned alike."""
+        packed = self._memory.empty(packed_shape(BYTE_ROWS, weight.shape))
+        self.kernels.pack_byte_rows(weight.data, weight.type, packed)
+        return PackedTensor(BYTE_ROWS, packed, weight.shape)
+
     @property
     def packing(self) -> Packing:
-        return Packing(LAYOUT_VERSION, packed_shape, self.kernels.checksum, self._memory)
+        return Packing(
+            LAYOUT_VERSION,
+            packed_shape,
+            self.kernels.checksum,
+            self._memory,
+            BYTE_ROWS,
+            lambda columns: columns % TURNED_COLUMNS == 0 and 0 < columns <= MAX_ROW_COLUMNS,
+            self.pack_rows,
+        )
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
         if not isinstance(weight, PackedTensor):

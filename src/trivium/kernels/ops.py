@@ -17,7 +17,7 @@ from trivium.kernels.kv_layout import KVLayout
 from trivium.kernels.large_pages import LargePages
 from trivium.kernels.logit_memory import reference_logit_bytes
 from trivium.kernels.sample import SampleBatch
-from trivium.kernels.weights import LinearLayers, LinearWeight, Weight
+from trivium.kernels.weights import LinearLayers, LinearWeight, PackedTensor, QuantizedTensor, Weight
 from trivium.types.compile_target import CompileTarget
 
 
@@ -67,6 +67,9 @@ class Packing:
     data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
     checksum: Callable[[Tensor], int]  # of bytes
     memory: LargePages  # where packed weights lie
+    rows_type: str  # the type of weights that are packed as rows of bytes
+    takes_rows_of: Callable[[int], bool]  # whether weights of so many columns can be
+    pack_rows: Callable[[QuantizedTensor], PackedTensor]
 
 
 class NotRecordable(Exception):

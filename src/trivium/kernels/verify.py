@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from trivium.kernels import fused_cases, paged_attention
+from trivium.kernels import fused_cases, linear, paged_attention
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.cases import Case
 from trivium.kernels.fused_cases import mapped
 from trivium.kernels.kv_layout import PlainLayout
-from trivium.kernels.ops import OP_NAMES, Capture, Ops, Provider
+from trivium.kernels.ops import OP_NAMES, Capture, Ops, Packing, Provider
 from trivium.kernels.select import reference_ops
+from trivium.kernels.weights import QuantizedTensor
 
 SECONDS_PER_OP = 0.2
 CASE_STRIDE = 11
@@ -39,6 +40,7 @@ TOGETHER = (("linear", "experts"), ("write_kv", "paged_attention"))
 # inputs to 8 bits, hence a tolerance of their own: a fraction of the largest result.
 PREPARED = {"linear": (1,), "experts": (3, 4, 5)}
 PREPARED_TOLERANCE = 0.03
+ROWS_TOLERANCE = 0.05  # of weights as rows of bytes, whose activations have one scale a row; 0.038 was seen
 
 # An op that takes so many times as long as plain torch, over all cases, is not worth its name. A first look may meet a
 # busy machine or a kernel that is being compiled: only the shortest of several tries counts.
@@ -62,7 +64,13 @@ def problem_of(subject: str, ops: Ops, device: str = "cpu", seconds: float = SEC
     if subject in ("write_kv", "paged_attention") and not isinstance(ops.kv_layout, PlainLayout):
         cases = _in_time(_spread(paged_attention), seconds)
         return _first_problem((case.name, partial(_wrong_in_layout, case, ops, device)) for case in cases)
-    return _op_problem(subject, ops, device, seconds)
+    problem = _op_problem(subject, ops, device, seconds)
+    if subject == "linear" and problem is None and (packing := ops.packing) is not None:
+        cases = _in_time(_spread(linear), seconds)
+        problem = _first_problem(
+            (f"{case.name}, in rows", partial(_wrong_in_rows, case, ops, packing)) for case in cases
+        )
+    return problem
 
 
 def without(ops: Ops, problems: dict[str, str]) -> Ops:
@@ -220,6 +228,15 @@ def _wrong_in_layout(case: Case, ops: Ops, device: str) -> str | None:
     got = ops.paged_attention(q.to(device), laid[0], laid[1], there, scale, window, softcap)
     want = paged_attention.reference(q, keys, values, batch, scale, window, softcap)
     return difference(got, want, case.tolerance or paged_attention.TOLERANCE)
+
+
+def _wrong_in_rows(case: Case, ops: Ops, packing: Packing) -> str | None:
+    """A linear layer whose weight is packed as rows of bytes."""
+    x, weight, bias = case.arguments
+    if not isinstance(weight, QuantizedTensor) or not packing.takes_rows_of(weight.shape[1]):
+        return None
+    got = ops.linear(x, packing.pack_rows(weight), bias)
+    return difference(got, linear.reference(x, weight, bias), ROWS_TOLERANCE)
 
 
 def _is_near(given: Tensor, right: Tensor, tolerance: float) -> bool:

@@ -40,7 +40,7 @@ class QuantizedTensor:
 class PackedTensor:
     """A weight [out, in] as one provider laid it for its own kernels; only that provider can read it."""
 
-    type: str  # a name in QUANT_TYPES
+    type: str  # a name in QUANT_TYPES, a float type, or one of the provider's own
     data: Tensor
     shape: tuple[int, ...]  # logical: [out, in]
 

@@ -22,6 +22,7 @@ from trivium.models.decoder import Decoder
 from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, locate_weights
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights
 from trivium.models.spec import ModelSpec
+from trivium.models.weight_form import AS_STORED, WeightForm
 from trivium.models.weights import NORM_SUFFIX, weight_shapes
 
 # Layers of one input, and the matrix that holds them as one.
@@ -48,12 +49,13 @@ def load_model(
     progress: Progress | None = None,
     max_position: int | None = None,
     packed: PackedWeights = NO_PACKED_WEIGHTS,
+    form: WeightForm = AS_STORED,
 ) -> Decoder:
     """`dtype` is of hidden states, and of float weights where the ops do not take them as they are stored; quantized
     weights stay as they are.
 
     `max_position` bounds the positions that will be asked for (None: all that the model was made for). `packed` may hold
-    weights that need not be packed again.
+    weights that need not be packed again; `form` says what others are packed as.
     """
     fault_point("model.load")
     located = locate_weights(source)
@@ -62,7 +64,8 @@ def load_model(
     weights: dict[str, LinearWeight] = {}
     for weight in found:
         laid = partial(_laid, weight, checkpoint, spec, ops, dtype, device)
-        weights[weight.name] = laid() if weight.name == EMBEDDING else _prepared(weight, laid, checkpoint, ops, packed)
+        is_read_by_rows = weight.name == EMBEDDING
+        weights[weight.name] = laid() if is_read_by_rows else _prepared(weight, laid, checkpoint, ops, packed, form)
         done += weight.nbytes(checkpoint)
         if progress is not None:
             progress(done, total)
@@ -70,7 +73,7 @@ def load_model(
         # The embedding itself stays as it is, to be read by rows.
         head, embedding = replace(found[0], name=OUTPUT_HEAD), weights[EMBEDDING]
         assert not isinstance(embedding, PackedTensor)
-        weights[OUTPUT_HEAD] = _prepared(head, lambda: embedding, checkpoint, ops, packed)
+        weights[OUTPUT_HEAD] = _prepared(head, lambda: embedding, checkpoint, ops, packed, form)
     packed.finish()
     if ops.joins_layers:
         _join_layers(weights, spec)
@@ -78,14 +81,19 @@ def load_model(
 
 
 def _prepared(
-    weight: FoundWeight, laid: Callable[[], Weight], checkpoint: Checkpoint, ops: Ops, packed: PackedWeights
+    weight: FoundWeight,
+    laid: Callable[[], Weight],
+    checkpoint: Checkpoint,
+    ops: Ops,
+    packed: PackedWeights,
+    form: WeightForm,
 ) -> LinearWeight:
     """As the kernels like it: mapped if it was packed before, else made from what `laid` gives."""
     if len(weight.shape) == 1:
         return laid()
-    if kept := packed.get(weight.name, weight.type(checkpoint), weight.shape):
+    if kept := packed.get(weight.name, form.packed_type(weight.type(checkpoint), weight.shape), weight.shape):
         return kept
-    prepared = ops.prepare(laid())
+    prepared = form.packed(laid(), ops)
     if isinstance(prepared, PackedTensor):
         packed.put(weight.name, prepared)
         _release(weight, checkpoint)

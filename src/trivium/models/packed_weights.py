@@ -99,7 +99,7 @@ class PackedOnDisk:
         weight = self._file.weights.get(name)
         data_shape = self._packing.data_shape(type, shape)
         if weight is None or (weight.type, weight.shape, weight.nbytes) != (type, shape, math.prod(data_shape)):
-            self._distrust("the packed file is of another model")
+            self._distrust("the packed file is of another model, or its weights are of another form")
             return None
         data = self._packing.memory.hold(as_torch(self._file.read(weight)))
         if self._packing.memory.are_offered:

@@ -12,6 +12,7 @@ from trivium.kernels.ops import Ops, Packing
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, LocatedWeights
 from trivium.models.spec import ModelSpec
+from trivium.models.weight_form import WeightForm
 from trivium.models.weights import NORM_SUFFIX, weight_shapes
 
 TYPE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
@@ -33,7 +34,12 @@ class _Laid(Struct, frozen=True):
 
 
 def weight_memory(
-    located: LocatedWeights, ops: Ops, dtype: torch.dtype, device: str, is_packed: Callable[[str], bool]
+    located: LocatedWeights,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: str,
+    is_packed: Callable[[str], bool],
+    form: WeightForm,
 ) -> WeightMemory:
     """`is_packed(name)`: the weight lies packed on disk already."""
     own = mapped = 0
@@ -43,14 +49,14 @@ def weight_memory(
         laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
         if _is_packed_by(ops, weight.name, weight.shape):
             assert ops.packing is not None
-            nbytes = packed_bytes(ops.packing, laid.type, weight.shape)
+            nbytes = packed_bytes(ops.packing, form.packed_type(laid.type, weight.shape), weight.shape)
             is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes, is_mapped = laid.nbytes, laid.is_mapped
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     if located.spec.tied_embeddings and ops.packing is not None:
         # The embedding itself is read by rows; the output projection is a packed copy.
-        nbytes = packed_bytes(ops.packing, embedding.type, weights[0].shape)
+        nbytes = packed_bytes(ops.packing, form.packed_type(embedding.type, weights[0].shape), weights[0].shape)
         is_mapped = stays_mapped(ops.packing) and is_packed(OUTPUT_HEAD)
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     return WeightMemory(own, mapped)

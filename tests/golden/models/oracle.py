@@ -13,6 +13,8 @@ from trivium.formats.source import open_source
 from trivium.kernels.select import Kernels, select_ops
 from trivium.models.decoder import Decoder
 from trivium.models.load import load_model
+from trivium.models.locate import locate_weights
+from trivium.models.weight_form import FormWish, choose_form
 
 # Small, with sizes that all differ, so that a swapped pair shows.
 SIZES: dict[str, Any] = {
@@ -46,8 +48,11 @@ def loaded(
     dtype: torch.dtype = torch.float32,
     max_position: int | None = None,
     kernels: Kernels = "reference",
+    form: FormWish = "blocks",
 ) -> Decoder:
-    return load_model(open_source(path), select_ops(kernels), dtype, "cpu", max_position=max_position)
+    source, ops = open_source(path), select_ops(kernels)
+    chosen = choose_form(form, locate_weights(source), ops)
+    return load_model(source, ops, dtype, "cpu", max_position=max_position, form=chosen)
 
 
 @torch.no_grad()

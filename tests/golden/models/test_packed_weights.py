@@ -29,7 +29,7 @@ from trivium.formats.source import open_source
 from trivium.kernels.native import LAYOUT_VERSION, native_state
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
-from trivium.kernels.weights import PackedTensor, QuantizedTensor
+from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor
 from trivium.models import packed_weights
 from trivium.models.decoder import Decoder
 from trivium.models.layers import DenseMLP
@@ -331,17 +331,26 @@ PACKED_DIGESTS = {
     "Q4_K": "1b591c14c25a22e5",
     "Q5_K": "5a1c4fde2303b075",
     "Q6_K": "61f4c772cb42efd0",
+    "Q8_0 in rows": "fe38d7c38ff41471",
 }
 
 
 def test_the_layout_is_that_of_its_version(ops: Ops) -> None:
     """A change of the packed layout must change LAYOUT_VERSION, or files of the old one would be read as new."""
-    digests = {}
-    for type in QUANT_TYPES:
+
+    def blocks(type: str) -> QuantizedTensor:
         row_bytes = 512 // QUANT_TYPES[type].block_elements * QUANT_TYPES[type].block_bytes
         number = torch.arange(21 * row_bytes)
         data = ((number * 151 + number // 256 * 29) % 256).to(torch.uint8).view(21, row_bytes)
-        packed = ops.prepare(QuantizedTensor(type, data, (21, 512)))
+        return QuantizedTensor(type, data, (21, 512))
+
+    def digest(packed: LinearWeight) -> str:
         assert isinstance(packed, PackedTensor)
-        digests[type] = hashlib.sha256(packed.data.numpy().tobytes()).hexdigest()[:16]
+        return hashlib.sha256(packed.data.numpy().tobytes()).hexdigest()[:16]
+
+    assert ops.packing is not None
+    digests = {type: digest(ops.prepare(blocks(type))) for type in QUANT_TYPES}
+    finite = blocks("Q8_0")
+    finite.data.view(21, -1, 34)[:, :, :2] = torch.tensor([0, 0x3C])  # every scale is 1
+    digests["Q8_0 in rows"] = digest(ops.packing.pack_rows(finite))
     assert (LAYOUT_VERSION, digests) == (1, PACKED_DIGESTS)

@@ -1,0 +1,103 @@
+// Products of bytes, summed as whole numbers.
+#pragma once
+
+#include "decode.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+constexpr int tile_parts = 16 / lanes;  // vectors that make up the 16 rows of a tile
+typedef uint8_t ByteVec __attribute__((vector_size(4 * lanes)));
+
+static inline ByteVec load_quad(const uint8_t* p) {
+    ByteVec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline ByteVec shifted(ByteVec v, int shift, uint8_t mask) {
+    typedef uint16_t Words __attribute__((vector_size(4 * lanes)));
+    return (ByteVec)((Words)v >> shift) & mask;
+}
+
+// Byte i is `value` where bit i is set, else 0.
+static inline ByteVec bytes_where(const uint8_t* bits, uint8_t value) {
+#if defined(__AVX512BW__)
+    uint64_t mask;
+    memcpy(&mask, bits, sizeof mask);
+    return (ByteVec)_mm512_maskz_set1_epi8(mask, static_cast<char>(value));
+#else
+    ByteVec v;
+    for (int i = 0; i < 4 * lanes; i += 16) {
+        const Bytes part = where_bit(read_u16(bits + i / 8), value);
+        memcpy(reinterpret_cast<uint8_t*>(&v) + i, &part, sizeof part);
+    }
+    return v;
+#endif
+}
+
+// Lane i of the sum grows by the four bytes of w's lane i, unsigned, times the four of `a`, signed. Exact as long as
+// values are at most `largest`.
+template <int largest>
+static inline IntVec add_products(IntVec sum, ByteVec w, int32_t a) {
+#if defined(__AVX512VNNI__)
+    return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(a));
+#elif defined(__AVX2__)
+    const __m256i four = _mm256_set1_epi32(a);
+    if constexpr (largest <= 127) {  // pairs of products fit into 16 bits
+        const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, four);
+        return (IntVec)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    } else {
+        const __m256i low = _mm256_maddubs_epi16((__m256i)(w & 15), four);
+        const __m256i high = _mm256_maddubs_epi16((__m256i)shifted(w, 4, 15), four);
+        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_set1_epi16(1)),
+                                              _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
+        return (IntVec)_mm256_add_epi32((__m256i)sum, both);
+    }
+#elif defined(__ARM_FEATURE_DOTPROD)
+    const int8x16_t four = (int8x16_t)vdupq_n_s32(a);
+    if constexpr (largest <= 127) {  // the same as signed bytes
+        return (IntVec)vdotq_s32((int32x4_t)sum, (int8x16_t)w, four);
+    } else {  // w - 128 is a signed byte; what is wanting is 128 times the sum of the four
+        const int32x4_t less = vdotq_s32((int32x4_t)sum, (int8x16_t)(w ^ 128), four);
+        return (IntVec)vaddq_s32(less, vshlq_n_s32(vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), four), 7));
+    }
+#else
+    int8_t four[4];
+    memcpy(four, &a, sizeof four);
+    for (int i = 0; i < lanes; ++i)
+        for (int c = 0; c < 4; ++c) sum[i] += int32_t{w[4 * i + c]} * four[c];
+    return sum;
+#endif
+}
+
+static inline Vec to_float(IntVec v) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_maskz_cvtepi32_ps(-1, (__m512i)v);
+#elif defined(__AVX2__)
+    return (Vec)_mm256_cvtepi32_ps((__m256i)v);
+#elif defined(__aarch64__)
+    return (Vec)vcvtq_f32_s32((int32x4_t)v);
+#else
+    Vec f;
+    for (int i = 0; i < lanes; ++i) f[i] = static_cast<float>(v[i]);
+    return f;
+#endif
+}
+
+static inline IntVec load_signed(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (IntVec)_mm512_maskz_cvtepi8_epi32(-1, _mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+    IntVec v;
+    for (int i = 0; i < lanes; ++i) v[i] = static_cast<int8_t>(p[i]);
+    return v;
+#endif
+}
+
+static inline IntVec load_unsigned(const uint8_t* p) { return load_signed(p) & 255; }
+
+typedef int32_t FourBytes __attribute__((may_alias, aligned(1)));
+
+}  // namespace trivium::TRIVIUM_ISA

@@ -1,0 +1,75 @@
+"""In which form quantized weights are packed: in the blocks they were stored in, or as rows of bytes.
+
+Rows of bytes are multiplied faster wherever many tokens meet a weight (a prompt, a batch), and most of all by tiles; a single
+token waits for the bytes to be read, and those of four-bit blocks are half as many. So they are chosen where few bytes
+are read, or no more than before. The choice is of the model alone: the same on every processor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from trivium.kernels.ops import Ops, Packing
+from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
+from trivium.models.checkpoint import FLOAT_DTYPES
+from trivium.models.locate import EMBEDDING, LocatedWeights
+
+FormWish = Literal["auto", "blocks", "rows"]
+
+# A token then reads this many bytes of weights at most: 13 ms at 20 GB/s, what two slow channels of memory give.
+FEW_BYTES = 256 << 20
+# Q8_0 has 34 bytes for 32 weights, rows of bytes a little more than 32.
+ABOUT_AS_MANY = 1.1
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """What each weight of one model is packed as."""
+
+    rows: Packing | None = None  # lays rows of bytes; None: every weight stays in its blocks
+    why: str = ""  # for the start report; empty where there is nothing to choose
+
+    def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
+        """Of a weight that is stored in that type."""
+        return self.rows.rows_type if self.rows is not None and can_be_rows(self.rows, type, shape) else type
+
+    def packed(self, weight: Weight, ops: Ops) -> LinearWeight:
+        if (
+            self.rows is not None
+            and isinstance(weight, QuantizedTensor)
+            and can_be_rows(self.rows, weight.type, weight.shape)
+        ):
+            return self.rows.pack_rows(weight)
+        return ops.prepare(weight)
+
+
+AS_STORED = WeightForm()
+
+
+def can_be_rows(packing: Packing, type: str, shape: tuple[int, ...]) -> bool:
+    """Float weights stay what they are, stacks of experts too."""
+    return type not in FLOAT_DTYPES and len(shape) == 2 and packing.takes_rows_of(shape[1])
+
+
+def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops) -> WeightForm:
+    packing = ops.packing
+    if packing is None:
+        return AS_STORED
+    weights = [weight for weight in located.found if weight.name != EMBEDDING]
+    if located.spec.tied_embeddings:
+        weights.append(located.found[0])  # as the output head
+    typed = ((weight.type(located.checkpoint), weight.shape) for weight in weights)
+    turned = [(type, shape) for type, shape in typed if can_be_rows(packing, type, shape)]
+    if not turned:
+        return AS_STORED
+    in_blocks = sum(math.prod(packing.data_shape(type, shape)) for type, shape in turned)
+    in_rows = sum(math.prod(packing.data_shape(packing.rows_type, shape)) for _, shape in turned)
+    are_few = in_rows <= max(FEW_BYTES, ABOUT_AS_MANY * in_blocks)
+    as_rows = are_few if wish == "auto" else wish == "rows"
+    chosen = "rows of bytes" if as_rows else "blocks"
+    by = "" if wish == "auto" else ", asked for"
+    return WeightForm(
+        packing if as_rows else None, f"{chosen}{by} (in rows {in_rows:,} bytes, in blocks {in_blocks:,})"
+    )

@@ -1,0 +1,145 @@
+"""Which weights are packed as rows of bytes, and that the plan, the disk and the kernels agree about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from gguf_file import write_gguf
+from oracle import loaded, random_weights
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from trivium.config.options import EngineOptions
+from trivium.engine.core import EngineCore
+from trivium.engine.report import WEIGHTS
+from trivium.formats.source import open_source
+from trivium.kernels.native import BYTE_ROWS, native_state
+from trivium.kernels.ops import Ops
+from trivium.kernels.select import select_ops
+from trivium.kernels.weights import PackedTensor
+from trivium.models import packed_weights, weight_form
+from trivium.models.decoder import Decoder
+from trivium.models.layers import DenseMLP
+from trivium.models.load import load_model
+from trivium.models.locate import LocatedWeights, locate_weights
+from trivium.models.packed_weights import PackedOnDisk
+from trivium.models.weight_form import AS_STORED, FormWish, choose_form
+from trivium.types.report import Report
+
+pytestmark = pytest.mark.skipif("native" not in native_state(), reason="the native kernels were not built")
+
+
+@pytest.fixture(scope="module")
+def ops() -> Ops:
+    return select_ops("native", num_threads=2)
+
+
+def saved(directory: Path, kind: str, hidden: int = 128, wide: int = 96) -> Path:
+    config = LlamaConfig(
+        vocab_size=101,
+        hidden_size=hidden,
+        intermediate_size=wide,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )
+    return write_gguf(random_weights(LlamaForCausalLM(config)), "llama", directory / "model.gguf", lambda name: kind)
+
+
+def located(path: Path) -> LocatedWeights:
+    return locate_weights(open_source(path))
+
+
+def types(decoder: Decoder) -> dict[str, str]:
+    layer = decoder.layers[0]
+    assert isinstance(layer.mlp, DenseMLP)
+    weights = {"head": decoder.lm_head, "q": layer.attention.qkv.weights[0], "down": layer.mlp.down.weight}
+    assert all(isinstance(weight, PackedTensor) for weight in weights.values())
+    return {name: weight.type for name, weight in weights.items() if isinstance(weight, PackedTensor)}
+
+
+def test_few_bytes_are_rows_and_many_stay_in_their_blocks(
+    tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = located(saved(tmp_path, "Q4_1"))
+    assert choose_form("auto", model, ops).rows is not None
+    monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
+    chosen = choose_form("auto", model, ops)
+    assert chosen.rows is None and chosen.why.startswith("blocks (in rows ")
+
+
+def test_blocks_of_bytes_are_rows_whatever_the_size(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
+    assert choose_form("auto", located(saved(tmp_path, "Q8_0")), ops).rows is not None
+
+
+def test_who_asks_for_a_form_gets_it(tmp_path: Path, ops: Ops) -> None:
+    model = located(saved(tmp_path, "Q4_1"))
+    assert choose_form("blocks", model, ops).rows is None
+    chosen = choose_form("rows", model, ops)
+    assert chosen.rows is not None and chosen.why.startswith("rows of bytes, asked for (in rows ")
+
+
+def test_there_is_nothing_to_choose_for_float_weights_and_other_kernels(tmp_path: Path, ops: Ops) -> None:
+    assert choose_form("auto", located(saved(tmp_path, "F16")), ops) is AS_STORED
+    assert choose_form("rows", located(saved(tmp_path, "Q4_1")), select_ops("reference")) is AS_STORED
+
+
+def started(path: Path, form: str) -> Report:
+    core = EngineCore(
+        EngineOptions(
+            model=str(path),
+            device="cpu",
+            num_threads=1,
+            skip_tokenizer_init=True,
+            kv_cache_bytes=1 << 20,
+            packed_cache_bytes=0,
+            weight_form=form,  # type: ignore[arg-type]
+        )
+    )
+    return core.card.report
+
+
+def test_columns_that_are_no_multiple_of_64_stay_in_blocks_beside_rows(tmp_path: Path) -> None:
+    """The down projection of this model has 96 columns."""
+    decoder = loaded(saved(tmp_path, "Q4_1"), kernels="native", form="rows")
+    assert types(decoder) == {"head": BYTE_ROWS, "q": BYTE_ROWS, "down": "Q4_1"}
+
+
+@pytest.mark.parametrize(
+    ("form", "told"), [("auto", "rows of bytes (in rows"), ("blocks", "blocks, asked for (in rows")]
+)
+def test_a_start_plans_the_bytes_of_the_form_and_tells_it(form: str, told: str, tmp_path: Path) -> None:
+    report = started(saved(tmp_path, "Q4_1"), form)
+    (weights,) = (item for item in report.memory if item.what == WEIGHTS)
+    assert weights.planned_bytes == weights.used_bytes
+    assert report.happened is not None and report.happened.weight_form.startswith(told)
+
+
+def test_another_form_is_packed_anew_and_kept(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_weights, "FEWEST_BYTES", 0)
+    path = saved(tmp_path, "Q4_1", wide=128)
+    states = []
+    wishes: list[FormWish] = ["rows", "rows", "blocks", "blocks"]
+    for wish in wishes:
+        source = open_source(path)
+        assert ops.packing is not None
+        packed = PackedOnDisk(tmp_path / "packed", 1 << 30, source, ops.packing)
+        form = choose_form(wish, locate_weights(source), ops)
+        decoder = load_model(source, ops, torch.float32, "cpu", packed=packed, form=form)
+        packed.wait()
+        states.append(packed.state)
+        assert set(types(decoder).values()) == {BYTE_ROWS if wish == "rows" else "Q4_1"}
+    assert "no packed file yet" in states[0] and "another form" in states[2]
+    assert all(f" from {tmp_path}" in states[again] for again in (1, 3))
+
+
+def test_logits_of_both_forms_are_near_each_other(tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, "Q8_0")
+    x = torch.randn(5, 128, generator=torch.Generator().manual_seed(0))
+    rows, blocks = (loaded(path, kernels="native", form=form).lm_head for form in ("rows", "blocks"))
+    want = ops.linear(x, blocks, None)
+    assert (ops.linear(x, rows, None) - want).abs().max() <= 0.03 * want.abs().max()
