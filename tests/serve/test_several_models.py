@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import ollama
 import pytest
-from server_process import ServerProcess, children_of, wait_for
+from server_process import ServerProcess, children_of, standing_still, wait_for
 from wire import connection, request_bytes
 
 from trivium.serve.models.sizes import PROCESS_BYTES
@@ -411,8 +411,10 @@ def test_models_of_the_command_line_are_loaded_at_the_start_and_stay(tiny_model:
         assert [model["id"] for model in both.get("/v1/models").json()["data"]] == ["one", "two"]
         first = engines(both)
         os.kill(min(first), signal.SIGKILL)
-        wait_for(lambda: both.get("/health").status_code == 503 or None)
-        assert 200 in [ask(both, name).status_code for name in ("one", "two")]
+        (coming,) = wait_for(lambda: engines(both) - first or None)
+        with standing_still(coming):
+            assert both.get("/health").status_code == 503
+            assert 200 in [ask(both, name).status_code for name in ("one", "two")]
         wait_for(lambda: both.get("/health").status_code == 200 or None)
         assert [ask(both, name).status_code for name in ("one", "two")] == [200, 200]
         assert len(engines(both) - first) == 1
