@@ -106,11 +106,11 @@ def test_chat_over_a_pipe_keeps_its_history_until_it_is_reset(tiny_model: Path) 
     assert result.stderr.count("/reset forgets") == 1
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_chat(endless_model: Path) -> None:
+def test_ctrl_c_stops_the_answer_and_not_the_chat(tiny_model: Path) -> None:
     parent, child = pty.openpty()
     flags = ["--temperature", "0", "--repetition-penalty", "1.01"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "trivium", "chat", str(endless_model), *flags],
+        [sys.executable, "-m", "trivium", "chat", str(tiny_model), *flags],
         stdin=child, stdout=child, stderr=child, env={**ENVIRONMENT, "TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     os.close(child)
