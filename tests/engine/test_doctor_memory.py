@@ -68,6 +68,20 @@ EXPERTS = {
     "mlp_only_layers": [],
     "hidden_size": 512,
 }
+WINDOWS = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "sliding_window": 512,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+    "query_pre_attn_scalar": 64,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rope_local_base_freq": 10000.0,
+}
 DRAWN = {"load_format": "dummy"}
 MANY_TOKENS = {"vocab_size": 128256}
 LONG = {"max_position_embeddings": 1 << 15}
@@ -110,6 +124,9 @@ WHOLE_LIST = [
     Case("steps in bfloat16", options=FEW_ROWS | IN_BFLOAT16),
     Case("wide steps by the reference", WIDE_STEPS, FEW_ROWS | BY_REFERENCE),
     Case("wide steps in bfloat16", WIDE_STEPS, FEW_ROWS | IN_BFLOAT16),
+    Case("experts by the reference", EXPERTS, FEW_ROWS | BY_REFERENCE | DRAWN),
+    Case("many heads by the reference", {"num_attention_heads": 64, "head_dim": 64}, FEW_ROWS | BY_REFERENCE),
+    Case("windows", WINDOWS, FEW_ROWS | DRAWN),
     Case("small steps by the reference", options=FEW_ROWS | BY_REFERENCE | {"max_num_batched_tokens": 64}),
     Case("steps larger than the cache", options=FEW_ROWS | BY_REFERENCE | {"max_num_batched_tokens": 8192}),
     Case("a long context by the reference", LONG | {"num_key_value_heads": 2}, FEW_ROWS | BY_REFERENCE),

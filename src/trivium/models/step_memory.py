@@ -38,7 +38,8 @@ class StepMemory:
         if self.device == "cpu" and self.ops.tokens_together is None:
             return self._op_by_op(num_tokens, longest, logits)
         held = self.spec.activations_held(num_tokens, self.ops.tokens_together) * self.dtype.itemsize
-        return held + logits + self._attention(longest)
+        rotations = self._rotations(num_tokens) if self.device == "cpu" else 0
+        return held + logits + rotations + self._attention(longest)
 
     def _op_by_op(self, num_tokens: int, longest: int, logits: int) -> int:
         """What is large has pages of its own on a CPU, which go when it does: either the layers hold them or the logits do."""
