@@ -17,8 +17,8 @@ def model_report(card: ModelCard, dialect: Dialect | None) -> Iterator[str]:
     report = card.report
     yield from kernel_lines(report)
     yield f"graph     {card.graph}"
-    if report.happened is not None and (told := [report.happened.weight_form, report.happened.packed]) != ["", ""]:
-        yield f"weights   {'; '.join(filter(None, told))}"
+    if report.happened is not None and report.happened.packed:
+        yield f"weights   {report.happened.packed}"
     if report.memory:
         yield short_memory_line(report)
     if dialect is not None and card.task == "generate":

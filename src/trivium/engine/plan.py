@@ -107,7 +107,8 @@ class StartPlan:
             self.step.most_bytes,
         )
         longest = min(config.max_model_len, self.config.max_model_len)  # for which the model was built
-        return replace(config, max_model_len=longest, adjustments=self.ground.adjustments + config.adjustments)
+        said = self.ground.adjustments + self.form.chosen + config.adjustments
+        return replace(config, max_model_len=longest, adjustments=said)
 
 
 def plan_start(options: EngineOptions) -> StartPlan:
@@ -128,7 +129,7 @@ def plan_start(options: EngineOptions) -> StartPlan:
     step = StepMemory(spec, ops, getattr(torch, dtype), device, num_threads, options.max_num_seqs)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, step.most_bytes)
-    config = replace(config, adjustments=ground.adjustments + config.adjustments)
+    config = replace(config, adjustments=ground.adjustments + form.chosen + config.adjustments)
     return StartPlan(ground, source, spec, facts, packed, form, weights, kv_dtypes, step, config)
 
 
@@ -297,7 +298,9 @@ def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops) -> 
 
 def _form(ground: Ground, source: ModelSource) -> WeightForm:
     if ground.options.load_format == "dummy":
-        return AS_STORED  # which is float
+        if ground.options.weight_form == "rows":
+            raise ConfigError("weight_form=rows is of quantized weights, and load_format=dummy draws float ones")
+        return AS_STORED
     return choose_form(ground.options.weight_form, locate_weights(source), ground.ops)
 
 

@@ -76,7 +76,6 @@ def report_start(
             kernels=kernels_of(model.ops, ops_of(model.spec)),
             graph=graph.state,
             packed=plan.packed.state,
-            weight_form=plan.form.why,
             resident_bytes=resident_bytes(),
             resident_before_bytes=plan.ground.process_bytes,
             start=start,

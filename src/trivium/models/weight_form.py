@@ -15,6 +15,8 @@ from trivium.kernels.ops import Ops, Packing
 from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
 from trivium.models.checkpoint import FLOAT_DTYPES
 from trivium.models.locate import EMBEDDING, LocatedWeights
+from trivium.types.errors import ConfigError
+from trivium.types.facts import Adjustment
 
 FormWish = Literal["auto", "blocks", "rows"]
 
@@ -29,7 +31,7 @@ class WeightForm:
     """What each weight of one model is packed as."""
 
     rows: Packing | None = None  # lays rows of bytes; None: every weight stays in its blocks
-    why: str = ""  # for the start report; empty where there is nothing to choose
+    chosen: tuple[Adjustment, ...] = ()  # what is said of it, where nobody asked
 
     def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
         """Of a weight that is stored in that type."""
@@ -54,22 +56,32 @@ def can_be_rows(packing: Packing, type: str, shape: tuple[int, ...]) -> bool:
 
 
 def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops) -> WeightForm:
+    """Raises ConfigError where rows were asked for, and no weight can be in rows."""
     packing = ops.packing
-    if packing is None:
+    turned = _that_can_be_rows(packing, located) if packing is not None else []
+    if packing is None or not turned:
+        if wish == "rows":
+            why = (
+                "the native kernels do not run its layers"
+                if packing is None
+                else "it has no quantized matrix that can be"
+            )
+            raise ConfigError(f"weight_form=rows: no weight of this model can be in rows of bytes: {why}")
         return AS_STORED
+    if wish != "auto":
+        return WeightForm(packing if wish == "rows" else None)
+    in_blocks = sum(math.prod(packing.data_shape(type, shape)) for type, shape in turned)
+    in_rows = sum(math.prod(packing.data_shape(packing.rows_type, shape)) for _, shape in turned)
+    amounts = f"{in_rows:,} bytes as rows of bytes, {in_blocks:,} in blocks"
+    if in_rows <= max(FEW_BYTES, ABOUT_AS_MANY * in_blocks):
+        return WeightForm(packing, (Adjustment("weight_form", "rows", f"faster prompts and batches: {amounts}"),))
+    return WeightForm(None, (Adjustment("weight_form", "blocks", f"a single token reads fewer bytes: {amounts}"),))
+
+
+def _that_can_be_rows(packing: Packing, located: LocatedWeights) -> list[tuple[str, tuple[int, ...]]]:
+    """Type and shape of each."""
     weights = [weight for weight in located.found if weight.name != EMBEDDING]
     if located.spec.tied_embeddings:
         weights.append(located.found[0])  # as the output head
     typed = ((weight.type(located.checkpoint), weight.shape) for weight in weights)
-    turned = [(type, shape) for type, shape in typed if can_be_rows(packing, type, shape)]
-    if not turned:
-        return AS_STORED
-    in_blocks = sum(math.prod(packing.data_shape(type, shape)) for type, shape in turned)
-    in_rows = sum(math.prod(packing.data_shape(packing.rows_type, shape)) for _, shape in turned)
-    are_few = in_rows <= max(FEW_BYTES, ABOUT_AS_MANY * in_blocks)
-    as_rows = are_few if wish == "auto" else wish == "rows"
-    chosen = "rows of bytes" if as_rows else "blocks"
-    by = "" if wish == "auto" else ", asked for"
-    return WeightForm(
-        packing if as_rows else None, f"{chosen}{by} (in rows {in_rows:,} bytes, in blocks {in_blocks:,})"
-    )
+    return [(type, shape) for type, shape in typed if can_be_rows(packing, type, shape)]

@@ -69,7 +69,6 @@ class Happened(Struct, frozen=True):
     resident_before_bytes: int  # before the model was loaded
     demotions: dict[str, int] = {}  # kernels that were left for slower ones, at the start or since, by "what: why"
     start: tuple[StagePassed, ...] = ()  # where its time went, once its libraries were imported
-    weight_form: str = ""  # of quantized weights, where kernels have a choice
     compiled_ahead: str = ""  # of kernels, beside the start
     op_fallbacks: dict[str, int] = {}  # calls so far that went to the reference against the plan, by op and reason
 

@@ -25,6 +25,7 @@ from trivium.models.load import load_model
 from trivium.models.locate import LocatedWeights, locate_weights
 from trivium.models.packed_weights import PackedOnDisk
 from trivium.models.weight_form import AS_STORED, FormWish, choose_form
+from trivium.types.errors import ConfigError
 from trivium.types.report import Report
 
 pytestmark = pytest.mark.skipif("native" not in native_state(), reason="the native kernels were not built")
@@ -46,7 +47,7 @@ def saved(directory: Path, kind: str, hidden: int = 128, wide: int = 96) -> Path
         max_position_embeddings=128,
         tie_word_embeddings=True,
     )
-    return write_gguf(random_weights(LlamaForCausalLM(config)), "llama", directory / "model.gguf", lambda name: kind)
+    return write_gguf(random_weights(LlamaForCausalLM(config)), "llama", directory / f"{kind}.gguf", lambda name: kind)
 
 
 def located(path: Path) -> LocatedWeights:
@@ -68,7 +69,7 @@ def test_few_bytes_are_rows_and_many_stay_in_their_blocks(
     assert choose_form("auto", model, ops).rows is not None
     monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
     chosen = choose_form("auto", model, ops)
-    assert chosen.rows is None and chosen.why.startswith("blocks (in rows ")
+    assert chosen.rows is None and [one.value for one in chosen.chosen] == ["blocks"]
 
 
 def test_blocks_of_bytes_are_rows_whatever_the_size(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,12 +81,17 @@ def test_who_asks_for_a_form_gets_it(tmp_path: Path, ops: Ops) -> None:
     model = located(saved(tmp_path, "Q4_1"))
     assert choose_form("blocks", model, ops).rows is None
     chosen = choose_form("rows", model, ops)
-    assert chosen.rows is not None and chosen.why.startswith("rows of bytes, asked for (in rows ")
+    assert chosen.rows is not None and not chosen.chosen
 
 
-def test_there_is_nothing_to_choose_for_float_weights_and_other_kernels(tmp_path: Path, ops: Ops) -> None:
-    assert choose_form("auto", located(saved(tmp_path, "F16")), ops) is AS_STORED
-    assert choose_form("rows", located(saved(tmp_path, "Q4_1")), select_ops("reference")) is AS_STORED
+def test_rows_that_cannot_be_are_refused_to_who_asks_for_them(tmp_path: Path, ops: Ops) -> None:
+    floats, blocks = (located(saved(tmp_path, kind)) for kind in ("F16", "Q4_1"))
+    assert choose_form("auto", floats, ops) is AS_STORED
+    assert choose_form("auto", blocks, select_ops("reference")) is AS_STORED
+    with pytest.raises(ConfigError, match="it has no quantized matrix that can be"):
+        choose_form("rows", floats, ops)
+    with pytest.raises(ConfigError, match="the native kernels do not run its layers"):
+        choose_form("rows", blocks, select_ops("reference"))
 
 
 def started(path: Path, form: str) -> Report:
@@ -109,14 +115,12 @@ def test_columns_that_are_no_multiple_of_64_stay_in_blocks_beside_rows(tmp_path:
     assert types(decoder) == {"head": BYTE_ROWS, "q": BYTE_ROWS, "down": "Q4_1"}
 
 
-@pytest.mark.parametrize(
-    ("form", "told"), [("auto", "rows of bytes (in rows"), ("blocks", "blocks, asked for (in rows")]
-)
-def test_a_start_plans_the_bytes_of_the_form_and_tells_it(form: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "told"), [("auto", ["rows"]), ("blocks", [])])
+def test_a_start_plans_the_bytes_of_the_form_and_tells_its_choice(form: str, told: list[str], tmp_path: Path) -> None:
     report = started(saved(tmp_path, "Q4_1"), form)
     (weights,) = (item for item in report.memory if item.what == WEIGHTS)
     assert weights.planned_bytes == weights.used_bytes
-    assert report.happened is not None and report.happened.weight_form.startswith(told)
+    assert [one.value for one in report.adjustments if one.option == "weight_form"] == told
 
 
 def test_another_form_is_packed_anew_and_kept(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
