@@ -108,14 +108,13 @@ std::vector<float> sample_results(const Kernels& kernels) {
         std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
         pack_tile({type, data.data(), rows, columns}, 0, packed.data());
-        const PackedMatrix matrix = {type, packed.data(), rows, columns};
+        const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, false};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)
                 kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
-            kernels.float_linear({laid.data(), num_x, matrix, 0, 1, nullptr, out.data(), rows, false});
+            kernels.float_linear(part, laid.data());
         } else {
-            kernels.packed_linear({quantized, num_x, matrix, 0, 1, nullptr, out.data(), rows, false,
-                                   aligned(packed_scratch, kernels.packed_scratch(type, columns))});
+            kernels.packed_linear(part, quantized, aligned(packed_scratch, kernels.packed_scratch(type, columns)));
         }
         results.insert(results.end(), out.begin(), out.end());
     }
@@ -129,8 +128,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
         kernels.turn_row(x.data() + m * columns, turned.data(), rows_of_x.from_row(m));
     for (int i = 0; i < packed_tile_rows; ++i)
         put_byte_row(q.data() + i * columns, row_scales[static_cast<size_t>(i)], columns, i, tile.data());
-    kernels.byte_rows_linear({rows_of_x, num_x, {WeightType::byte_rows, tile.data(), rows, columns}, 0, 1, nullptr,
-                              out.data(), rows, false});
+    const PackedMatrix byte_rows = {WeightType::byte_rows, tile.data(), rows, columns};
+    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, false}, rows_of_x);
     results.insert(results.end(), out.begin(), out.end());
 
     std::vector<float> y(columns);

@@ -60,19 +60,11 @@ PackedMatrix expert_of(const PackedMatrix& first, int64_t index) {
     return one;
 }
 
-void multiply(const Kernels& kernels, const Activations& x, const Task& task, const PackedMatrix& first, float* out,
-              void* scratch) {
+// `out`: the results of all pairs, in the order of experts.
+LinearPart part_of(const Task& task, const PackedMatrix& first, float* out) {
     const PackedMatrix weight = expert_of(first, task.group->expert);
-    const int64_t row = task.group->first, count = task.group->count;
-    float* const result = out + row * weight.rows;
-    if (is_float(weight.type)) {
-        const uint32_t* const rows = x.laid_for(weight.type) + row * padded_columns(x.columns);
-        kernels.float_linear(
-            {rows, count, weight, task.first_tile, task.last_tile, nullptr, result, weight.rows, false});
-    } else {
-        kernels.packed_linear({x.quantized->from_row(row), count, weight, task.first_tile, task.last_tile, nullptr, result,
-                               weight.rows, false, scratch});
-    }
+    float* const result = out + task.group->first * weight.rows;
+    return {task.group->count, weight, task.first_tile, task.last_tile, nullptr, result, weight.rows, false};
 }
 
 // A number that is greater for the likelier expert, and for the lower one of equals. What is not a number comes first, so
@@ -187,9 +179,7 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
     const std::vector<Group> groups = grouped(pairs, id);
 
     int64_t scratch_bytes = 0;
-    for (const PackedMatrix* matrix : {&gate, &up, &down})
-        if (!is_float(matrix->type))
-            scratch_bytes = std::max(scratch_bytes, kernels_.packed_scratch(matrix->type, matrix->columns));
+    for (const PackedMatrix* matrix : {&gate, &up, &down}) scratch_bytes = std::max(scratch_bytes, linear_scratch(*matrix));
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
 
     const Activations of_tokens = prepared(x.as<const float>(), x.strides[0], tokens, hidden, {gate.type, up.type});
@@ -199,8 +189,8 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
     const std::vector<Task> wide_tasks = tasks_of(groups, packed_tiles(wide), pool_.num_threads());
     pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
         const Task& task = wide_tasks[static_cast<size_t>(i)];
-        multiply(kernels_, inputs, task, gate, gated, scratch[static_cast<size_t>(worker)]);
-        multiply(kernels_, inputs, task, up, ups, scratch[static_cast<size_t>(worker)]);
+        multiply(part_of(task, gate, gated), inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
+        multiply(part_of(task, up, ups), inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
         const int64_t first = task.first_tile * packed_tile_rows, last = std::min(wide, task.last_tile * packed_tile_rows);
         for (int64_t pair = task.group->first; pair < task.group->first + task.group->count; ++pair) {
             float* const part = gated + pair * wide + first;
@@ -212,7 +202,8 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
     float* const results = expert_out_.at_least(num_pairs * hidden);
     const std::vector<Task> hidden_tasks = tasks_of(groups, packed_tiles(hidden), pool_.num_threads());
     pool_.run(static_cast<int64_t>(hidden_tasks.size()), [&](int64_t i, int worker) {
-        multiply(kernels_, middle, hidden_tasks[static_cast<size_t>(i)], down, results, scratch[static_cast<size_t>(worker)]);
+        const Task& task = hidden_tasks[static_cast<size_t>(i)];
+        multiply(part_of(task, down, results), middle, task.group->first, scratch[static_cast<size_t>(worker)]);
     });
 
     // In the order of expert ids, so that a token's sum does not depend on the other tokens or on the order of its choices.

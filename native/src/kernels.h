@@ -16,36 +16,9 @@ enum class Activation : uint8_t { silu, gelu_tanh };
 // Of each element, without a gate.
 enum class ElementFunction : uint8_t { gelu, gelu_tanh, relu, silu };
 
-// Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n].
-struct PackedPart {
-    QuantizedRows x;
-    int64_t num_x;
-    PackedMatrix weight;
-    int64_t first_tile;
-    int64_t last_tile;
-    const float* bias;  // or null
-    float* out;         // out[m][n] at m * out_stride + n
-    int64_t out_stride;
-    bool adds;  // to what `out` holds
-    void* scratch;  // packed_scratch(...) bytes, aligned for vectors
-};
-
-// The same on packed float weights.
-struct FloatPart {
-    const uint32_t* x;  // rows as lay_float_row lays them for the weight's type
-    int64_t num_x;
-    PackedMatrix weight;
-    int64_t first_tile;
-    int64_t last_tile;
-    const float* bias;  // or null
-    float* out;         // out[m][n] at m * out_stride + n
-    int64_t out_stride;
-    bool adds;  // to what `out` holds
-};
-
-// The same on rows of bytes.
-struct ByteRowsPart {
-    TurnedRows x;
+// Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n]. The rows of x come beside it, in the
+// form that weights of the type are multiplied with.
+struct LinearPart {
     int64_t num_x;
     PackedMatrix weight;
     int64_t first_tile;
@@ -155,9 +128,11 @@ struct WeightSum {
 struct Kernels {
     const char* name;
 
-    void (*packed_linear)(const PackedPart& part);
-    void (*byte_rows_linear)(const ByteRowsPart& part);
-    void (*float_linear)(const FloatPart& part);
+    // `scratch`: packed_scratch(...) bytes, aligned for vectors.
+    void (*packed_linear)(const LinearPart& part, const QuantizedRows& x, void* scratch);
+    void (*byte_rows_linear)(const LinearPart& part, const TurnedRows& x);
+    // `x`: rows as lay_float_row lays them for the weight's type.
+    void (*float_linear)(const LinearPart& part, const uint32_t* x);
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
     int64_t (*packed_scratch)(WeightType type, int64_t columns);

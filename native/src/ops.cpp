@@ -248,41 +248,37 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     const int64_t tasks_per_thread = std::clamp<int64_t>(num_x / 8, 1, 8);
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
     int64_t scratch_bytes = 0;
-    packed_tasks_.clear();
-    byte_rows_tasks_.clear();
-    float_tasks_.clear();
+    linear_parts_.clear();
     for (const PackedLayer& layer : layers) {
         const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
         const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
         const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
-        float* const out = layer.out.as<float>();
         for (int64_t first = 0; first < tiles; first += tiles_per_task) {
             const int64_t last = std::min(tiles, first + tiles_per_task);
-            if (is_byte_rows(matrix.type)) {
-                byte_rows_tasks_.push_back({*rows_of_x.turned, num_x, matrix, first, last, bias, out, rows, layer.adds});
-            } else if (is_float(matrix.type)) {
-                float_tasks_.push_back(
-                    {rows_of_x.laid_for(matrix.type), num_x, matrix, first, last, bias, out, rows, layer.adds});
-            } else {
-                packed_tasks_.push_back({*rows_of_x.quantized, num_x, matrix, first, last, bias, out, rows, layer.adds, nullptr});
-                scratch_bytes = std::max(scratch_bytes, kernels_.packed_scratch(matrix.type, columns));
-            }
+            linear_parts_.push_back({num_x, matrix, first, last, bias, layer.out.as<float>(), rows, layer.adds});
         }
+        scratch_bytes = std::max(scratch_bytes, linear_scratch(matrix));
     }
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
-    const size_t num_packed = packed_tasks_.size(), num_quantized = num_packed + byte_rows_tasks_.size();
-    pool_.run(static_cast<int64_t>(num_quantized + float_tasks_.size()), [&](int64_t task, int worker) {
-        const size_t index = static_cast<size_t>(task);
-        if (index < num_packed) {
-            PackedPart part = packed_tasks_[index];
-            part.scratch = scratch[static_cast<size_t>(worker)];
-            kernels_.packed_linear(part);
-        } else if (index < num_quantized) {
-            kernels_.byte_rows_linear(byte_rows_tasks_[index - num_packed]);
-        } else {
-            kernels_.float_linear(float_tasks_[index - num_quantized]);
-        }
+    pool_.run(static_cast<int64_t>(linear_parts_.size()), [&](int64_t i, int worker) {
+        multiply(linear_parts_[static_cast<size_t>(i)], rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
     });
+}
+
+int64_t Ops::linear_scratch(const PackedMatrix& weight) const {
+    const bool has_groups = !is_float(weight.type) && !is_byte_rows(weight.type);
+    return has_groups ? kernels_.packed_scratch(weight.type, weight.columns) : 0;
+}
+
+void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const {
+    const WeightType type = part.weight.type;
+    if (is_byte_rows(type)) {
+        kernels_.byte_rows_linear(part, x.turned->from_row(first_row));
+    } else if (is_float(type)) {
+        kernels_.float_linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
+    } else {
+        kernels_.packed_linear(part, x.quantized->from_row(first_row), scratch);
+    }
 }
 
 template <typename Work>

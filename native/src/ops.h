@@ -134,6 +134,9 @@ private:
     Activations prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
                          std::initializer_list<WeightType> types);
     void prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all);
+    // Of rows of x from `first_row` on. `scratch`: linear_scratch(weight) bytes of the worker.
+    void multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const;
+    int64_t linear_scratch(const PackedMatrix& weight) const;
     // The rows of `from` that pairs of a token and a choice need, in the order of `pairs`.
     Activations gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices);
     void attend(const Attention& attention, int64_t key_heads);  // all of attention_rows_
@@ -148,9 +151,7 @@ private:
     std::vector<Buffer> scratch_;
     Buffer quantized_x_, turned_x_;
     Buffer laid_x_[3];  // by the float type of the weights
-    std::vector<PackedPart> packed_tasks_;
-    std::vector<ByteRowsPart> byte_rows_tasks_;
-    std::vector<FloatPart> float_tasks_;
+    std::vector<LinearPart> linear_parts_;
     std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;

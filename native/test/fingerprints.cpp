@@ -58,15 +58,15 @@ void linears(const Kernels& kernels, Draw draw) {
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
             for (int64_t i = 0; i < tiles; ++i)
                 pack_tile({type, blocks.data(), rows, columns}, 16 * i, packed.data() + i * tile_bytes);
-            const PackedMatrix matrix = {type, packed.data(), rows, columns};
             const std::vector<float> x = draw.numbers(num_x * columns), bias = draw.numbers(rows);
             std::vector<float> out(num_x * rows);
+            const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles, bias.data(), out.data(), rows, false};
             const std::string name = std::string(layout(type).name) + "/" + std::to_string(num_x);
             if (is_float(type)) {
                 std::vector<uint32_t> laid(num_x * padded_columns(columns));
                 for (int64_t m = 0; m < num_x; ++m)
                     kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
-                kernels.float_linear({laid.data(), num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false});
+                kernels.float_linear(part, laid.data());
             } else {
                 std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
                 std::vector<int8_t> q(num_x * quantized_stride(columns));
@@ -76,7 +76,7 @@ void linears(const Kernels& kernels, Draw draw) {
                 for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
                 std::vector<char> memory;
                 void* const scratch = at_vector<void>(memory, kernels.packed_scratch(type, columns));
-                kernels.packed_linear({quantized, num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false, scratch});
+                kernels.packed_linear(part, quantized, scratch);
             }
             tell(name, out);
             if (num_x == 1) {
@@ -107,8 +107,8 @@ void byte_rows(const Kernels& kernels, Draw draw) {
         std::vector<int8_t> q(num_x * columns);
         const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, columns};
         for (int64_t m = 0; m < num_x; ++m) kernels.turn_row(x.data() + m * columns, turned.data(), all.from_row(m));
-        kernels.byte_rows_linear({all, num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles, bias.data(),
-                                  out.data(), rows, false});
+        const PackedMatrix matrix = {WeightType::byte_rows, packed.data(), rows, columns};
+        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false}, all);
         tell("byte_rows/" + std::to_string(num_x), out);
     }
 }

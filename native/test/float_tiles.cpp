@@ -34,12 +34,12 @@ int main(int, char** arguments) {
                 for (int64_t t = 0; t < tiles; ++t) pack_tile(matrix, 16 * t, packed.data() + t * tile_bytes);
                 for (int64_t m = 0; m < num_x; ++m)
                     lay_float_row(WeightType::bf16, x.data() + m * columns, columns, laid.data() + m * padded);
-                FloatPart part = {laid.data(), num_x, {WeightType::bf16, packed.data(), rows, columns}, 0, tiles,
-                                  bias.data(), by_tiles.data(), rows, true};
-                float_linear(part);
+                LinearPart part = {num_x, {WeightType::bf16, packed.data(), rows, columns}, 0, tiles,
+                                   bias.data(), by_tiles.data(), rows, true};
+                float_linear(part, laid.data());
                 part.out = by_vectors.data();
                 const FlushDenormals flushed;
-                float_linear_of<WeightType::bf16>(part);
+                float_linear_of<WeightType::bf16>(part, laid.data());
                 ++cases;
                 if (memcmp(by_tiles.data(), by_vectors.data(), 4 * by_tiles.size()) == 0) continue;
                 ++differing;

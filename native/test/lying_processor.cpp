@@ -18,21 +18,21 @@ const Kernels& avx2_kernels() {
 const Kernels& avx512_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512";
-    kernels.packed_linear = [](const PackedPart&) { __builtin_trap(); };
+    kernels.packed_linear = [](const LinearPart&, const QuantizedRows&, void*) { __builtin_trap(); };
     return kernels;
 }
 
 const Kernels& avx512_bf16_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512_bf16";
-    kernels.float_linear = [](const FloatPart& part) { part.out[0] = 7.0f; };
+    kernels.float_linear = [](const LinearPart& part, const uint32_t*) { part.out[0] = 7.0f; };
     return kernels;
 }
 
 const Kernels& amx_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "amx";
-    kernels.packed_linear = [](const PackedPart& part) { part.out[0] = 7.0f; };
+    kernels.packed_linear = [](const LinearPart& part, const QuantizedRows&, void*) { part.out[0] = 7.0f; };
     return kernels;
 }
 

@@ -49,11 +49,11 @@ void compare_byte_rows(std::mt19937& random, Count& count) {
             for (int64_t m = 0; m < num_x; ++m) turn_row(drawn(), turned.data(), all.from_row(m));
             for (float& value : bias) value = normal(random);
             std::vector<float> by_tiles(num_x * rows, 0.5f), by_vectors(num_x * rows, 0.5f);
-            ByteRowsPart part = {all, num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles,
-                                 bias.data(), by_tiles.data(), rows, true};
-            byte_rows_by_tiles(part);
+            LinearPart part = {num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles,
+                               bias.data(), by_tiles.data(), rows, true};
+            byte_rows_by_tiles(part, all);
             part.out = by_vectors.data();
-            byte_rows_by_vectors(part);
+            byte_rows_by_vectors(part, all);
             count.compare(by_tiles, by_vectors, WeightType::byte_rows, num_x, rows, columns);
         }
     }
@@ -89,11 +89,11 @@ int main(int, char** arguments) {
                 std::vector<float> by_tiles(num_x * rows), by_vectors(num_x * rows);
                 std::vector<char> memory(static_cast<size_t>(packed_scratch(type, columns)) + 64);
                 void* const scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
-                PackedPart part = {quantized,   num_x, {type, packed.data(), rows, columns}, 0, tiles,
-                                   bias.data(), by_tiles.data(), rows, true, scratch};
-                packed_linear(part);
+                LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles,
+                                   bias.data(), by_tiles.data(), rows, true};
+                packed_linear(part, quantized, scratch);
                 part.out = by_vectors.data();
-                for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part); });
+                for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part, quantized); });
                 count.compare(by_tiles, by_vectors, type, num_x, rows, columns);
             }
         }

@@ -43,8 +43,9 @@ static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile,
 
 // Rows `first` … of x and packed tiles t, t + 1; of rows before `done` the outputs are there already.
 template <int pairs>
-static inline void byte_tile_outputs(const ByteRowsPart& task, int64_t t, int64_t num_tiles, int64_t first, int64_t done) {
-    const TurnedRows x = task.x.from_row(first);
+static inline void byte_tile_outputs(const LinearPart& task, const TurnedRows& all_x, int64_t t, int64_t num_tiles,
+                                     int64_t first, int64_t done) {
+    const TurnedRows x = all_x.from_row(first);
     const int64_t tile_bytes = byte_rows_tile_bytes(task.weight.columns);
     alignas(64) int32_t sums[pairs * 2 * 16 * 16];
     // Where there is no second tile the first is taken twice.
@@ -60,17 +61,17 @@ static inline void byte_tile_outputs(const ByteRowsPart& task, int64_t t, int64_
 }
 
 // Blocks of 32 and 16 rows; where the rows are no multiple, the last block begins earlier.
-static void byte_rows_by_tiles(const ByteRowsPart& task) {
+static void byte_rows_by_tiles(const LinearPart& task, const TurnedRows& x) {
     shape_tiles(16, 16);
     for (int64_t pass = 0; pass < task.num_x; pass += byte_rows_per_pass) {
         const int64_t end = pass + byte_rows_per_pass < task.num_x ? pass + byte_rows_per_pass : task.num_x;
         for (int64_t t = task.first_tile; t < task.last_tile; t += 2) {
             const int64_t num_tiles = task.last_tile - t < 2 ? 1 : 2;
             int64_t done = pass;
-            for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, t, num_tiles, done, done);
+            for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, x, t, num_tiles, done, done);
             while (done < end) {
                 const int64_t first = done + 16 <= task.num_x ? done : task.num_x - 16;
-                byte_tile_outputs<1>(task, t, num_tiles, first, done);
+                byte_tile_outputs<1>(task, x, t, num_tiles, first, done);
                 done = first + 16;
             }
         }

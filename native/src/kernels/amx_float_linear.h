@@ -63,8 +63,8 @@ static inline void multiply_float_tiles(const uint8_t* const (&x)[2], int64_t x_
 
 // One or two weight tiles from `tile` on, for rows of x from `done` on, at most 32 and up to `end`: returns how many are
 // done then. A tile that would reach beyond the last row of x begins earlier, and leaves out what is done.
-static inline int64_t multiply_float_block(const FloatPart& task, int64_t tile, int64_t rows_of_tile, int64_t done,
-                                           int64_t end) {
+static inline int64_t multiply_float_block(const LinearPart& task, const uint32_t* all_x, int64_t tile, int64_t rows_of_tile,
+                                           int64_t done, int64_t end) {
     const int64_t padded = padded_columns(task.weight.columns), tile_bytes = packed_tile_bytes(WeightType::bf16, padded);
     const bool more_x = end - done > rows_of_tile, more_weights = tile + 1 < task.last_tile;
     const int64_t last_first = task.num_x - rows_of_tile;
@@ -72,7 +72,7 @@ static inline int64_t multiply_float_block(const FloatPart& task, int64_t tile, 
     for (int64_t& row : first) row = row < last_first ? row : last_first;
     const uint8_t *x[2], *weights[2];
     for (int i = 0; i < 2; ++i) {
-        x[i] = reinterpret_cast<const uint8_t*>(task.x + first[i] * padded) + 2 * padded;  // behind the pairs for vectors
+        x[i] = reinterpret_cast<const uint8_t*>(all_x + first[i] * padded) + 2 * padded;  // behind the pairs for vectors
         weights[i] = task.weight.data + (tile + i) * tile_bytes;
     }
     FloatTileSums sums;
@@ -94,7 +94,7 @@ static inline int64_t multiply_float_block(const FloatPart& task, int64_t tile, 
     return done;
 }
 
-static void float_linear_by_tiles(const FloatPart& task) {
+static void float_linear_by_tiles(const LinearPart& task, const uint32_t* x) {
     const int64_t rows_of_tile = task.num_x < 16 ? task.num_x : 16;
     const int64_t rows_in_cache = float_pass_bytes / (2 * padded_columns(task.weight.columns)) / 32 * 32;
     const int64_t rows_of_pass = rows_in_cache < 32 ? 32 : rows_in_cache;
@@ -102,7 +102,7 @@ static void float_linear_by_tiles(const FloatPart& task) {
     for (int64_t pass = 0; pass < task.num_x; pass += rows_of_pass) {
         const int64_t end = pass + rows_of_pass < task.num_x ? pass + rows_of_pass : task.num_x;
         for (int64_t tile = task.first_tile; tile < task.last_tile; tile += 2)
-            for (int64_t done = pass; done < end;) done = multiply_float_block(task, tile, rows_of_tile, done, end);
+            for (int64_t done = pass; done < end;) done = multiply_float_block(task, x, tile, rows_of_tile, done, end);
     }
     _tile_release();
 }

@@ -144,7 +144,7 @@ static constexpr int64_t expanded_bytes(int64_t columns) {
 
 // Blocks of 16 rows; where the rows are no multiple, the last block begins earlier and leaves out what is done.
 template <WeightType type>
-static void packed_linear_by_tiles(const PackedPart& task) {
+static void packed_linear_by_tiles(const LinearPart& task, const QuantizedRows& x, void* scratch) {
     constexpr int num_x = 16;
     const int64_t tile_bytes = packed_tile_bytes(packed_layout(type), task.weight.columns);
     shape_tiles(num_x, Expanded<type>::slice_quads);
@@ -155,14 +155,14 @@ static void packed_linear_by_tiles(const PackedPart& task) {
             Expanded<type> weights[weight_tiles_together];
             for (int64_t i = 0; i < tiles; ++i) {
                 weights[i].slices = reinterpret_cast<typename Expanded<type>::Slice*>(
-                    static_cast<char*>(task.scratch) + i * expanded_bytes<type>(task.weight.columns));
-                weights[i].expand(task.weight.data + (t + i) * tile_bytes, task.x.num_groups());
+                    static_cast<char*>(scratch) + i * expanded_bytes<type>(task.weight.columns));
+                weights[i].expand(task.weight.data + (t + i) * tile_bytes, x.num_groups());
             }
             for (int64_t done = pass; done < pass_end;) {
                 const int64_t first = done + num_x <= task.num_x ? done : task.num_x - num_x;
                 for (int64_t i = 0; i < tiles; ++i) {
                     Vec sums[num_x];
-                    multiply_tile<type, num_x>(weights[i], task.x.from_row(first), sums);
+                    multiply_tile<type, num_x>(weights[i], x.from_row(first), sums);
 #pragma GCC unroll 16
                     for (int m = 0; m < num_x; ++m)
                         if (first + m >= done) put_outputs(task, (t + i) * packed_tile_rows, first + m, sums[m]);

@@ -16,7 +16,7 @@ static inline Vec scaled_sum(IntVec sum, const TurnedRows& x, int64_t x_row, Vec
     return in_register(scaled);  // not to be joined with the sum that follows: that would round once instead of twice
 }
 
-static inline Vec byte_row_scales(const ByteRowsPart& task, int64_t tile, int part) {
+static inline Vec byte_row_scales(const LinearPart& task, int64_t tile, int part) {
     const uint8_t* const scales = task.weight.data + tile * byte_rows_tile_bytes(task.weight.columns) +
                                   packed_tile_rows * task.weight.columns;
     return load(reinterpret_cast<const float*>(scales) + part * lanes);
@@ -28,10 +28,11 @@ constexpr int byte_row_chains = num_x >= 4 ? 1 : 4;
 
 // The outputs of `lanes` rows of a tile for `num_x` rows of x from `first` on.
 template <int num_x>
-static void multiply_byte_rows(const ByteRowsPart& task, int64_t t, int part, int64_t first, NextTile& next) {
+static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, int64_t t, int part, int64_t first,
+                               NextTile& next) {
     constexpr int chains = byte_row_chains<num_x>;
     constexpr int64_t quads_together = packed_group_columns / 4;
-    const TurnedRows x = task.x.from_row(first);
+    const TurnedRows x = all_x.from_row(first);
     const uint8_t* const tile = task.weight.data + t * byte_rows_tile_bytes(x.columns) + part * 4 * lanes;
     IntVec sums[num_x][chains] = {};
     for (int64_t begin = 0; begin < x.columns / 4; begin += quads_together) {
@@ -57,23 +58,24 @@ static void multiply_byte_rows(const ByteRowsPart& task, int64_t t, int part, in
 constexpr int byte_rows_together = lanes == 16 ? 8 : 4;
 
 template <int num_x>
-static inline void multiply_byte_tile(const ByteRowsPart& task, int64_t t, int64_t first, NextTile& next) {
+static inline void multiply_byte_tile(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t first, NextTile& next) {
     for (int part = 0; part < tile_parts; ++part)
-        if (t * packed_tile_rows + part * lanes < task.weight.rows) multiply_byte_rows<num_x>(task, t, part, first, next);
+        if (t * packed_tile_rows + part * lanes < task.weight.rows) multiply_byte_rows<num_x>(task, x, t, part, first, next);
 }
 
 template <int num_x = byte_rows_together - 1>
-static inline void multiply_byte_rest(const ByteRowsPart& task, int64_t t, int64_t first, int64_t count, NextTile& next) {
+static inline void multiply_byte_rest(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t first, int64_t count,
+                                      NextTile& next) {
     if constexpr (num_x > 0) {
-        if (count == num_x) return multiply_byte_tile<num_x>(task, t, first, next);
-        multiply_byte_rest<num_x - 1>(task, t, first, count, next);
+        if (count == num_x) return multiply_byte_tile<num_x>(task, x, t, first, next);
+        multiply_byte_rest<num_x - 1>(task, x, t, first, count, next);
     }
 }
 
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.
 constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 64;
 
-static void byte_rows_by_vectors(const ByteRowsPart& task) {
+static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = byte_rows_tile_bytes(columns);
     const int64_t fitting = byte_rows_block_bytes / columns / byte_rows_together * byte_rows_together;
     const int64_t block = fitting > byte_rows_block_rows ? fitting : byte_rows_block_rows;
@@ -86,8 +88,8 @@ static void byte_rows_by_vectors(const ByteRowsPart& task) {
                           passes * columns / packed_group_columns);
             int64_t first = begin;
             for (; first + byte_rows_together <= end; first += byte_rows_together)
-                multiply_byte_tile<byte_rows_together>(task, t, first, next);
-            multiply_byte_rest(task, t, first, end - first, next);
+                multiply_byte_tile<byte_rows_together>(task, x, t, first, next);
+            multiply_byte_rest(task, x, t, first, end - first, next);
         }
     }
 }

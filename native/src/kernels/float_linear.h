@@ -103,7 +103,7 @@ static inline void multiply_float_parts(const uint8_t* const* parts, const Word*
 
 // `num_parts` vectors of weight rows from `first_part` on, for `num_x` rows of x from `first_x` on.
 template <WeightType type, int num_x, int num_parts>
-static void multiply_float_rows(const FloatPart& task, int64_t first_part, int64_t first_x) {
+static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, int64_t first_part, int64_t first_x) {
     constexpr int64_t parts_of_tile = packed_tile_rows / lanes, part_bytes = lanes * (type == WeightType::f16 ? 2 : 4);
     const int64_t tile_bytes = packed_tile_bytes(type, task.weight.columns);
     const uint8_t* parts[num_parts];
@@ -111,7 +111,7 @@ static void multiply_float_rows(const FloatPart& task, int64_t first_part, int64
         parts[p] = task.weight.data + (first_part + p) / parts_of_tile * tile_bytes +
                    (first_part + p) % parts_of_tile * part_bytes;
     const int64_t x_stride = padded_columns(task.weight.columns);
-    const Word* const x = reinterpret_cast<const Word*>(task.x) + first_x * x_stride;
+    const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     Vec sums[num_x][num_parts];
     multiply_float_parts<type, num_x, num_parts>(parts, x, x_stride, x_stride / float_slice_columns, sums);
     for (int m = 0; m < num_x; ++m)
@@ -122,22 +122,22 @@ static void multiply_float_rows(const FloatPart& task, int64_t first_part, int64
 
 // All rows of x: as many at a time as fit, then the rest at once.
 template <WeightType type, int num_parts, int num_x = float_rows_together>
-static void multiply_all_float_rows(const FloatPart& task, int64_t first_part, int64_t first_x = 0) {
+static void multiply_all_float_rows(const LinearPart& task, const uint32_t* x, int64_t first_part, int64_t first_x = 0) {
     if constexpr (num_x > 0) {
         for (; first_x + num_x <= task.num_x; first_x += num_x)
-            multiply_float_rows<type, num_x, num_parts>(task, first_part, first_x);
-        if (first_x < task.num_x) multiply_all_float_rows<type, num_parts, num_x - 1>(task, first_part, first_x);
+            multiply_float_rows<type, num_x, num_parts>(task, x, first_part, first_x);
+        if (first_x < task.num_x) multiply_all_float_rows<type, num_parts, num_x - 1>(task, x, first_part, first_x);
     }
 }
 
 template <WeightType type>
-static void float_linear_of(const FloatPart& task) {
+static void float_linear_of(const LinearPart& task, const uint32_t* x) {
     constexpr int64_t parts_of_tile = packed_tile_rows / lanes;
     const int64_t last = task.last_tile * parts_of_tile;
     int64_t part = task.first_tile * parts_of_tile;
     for (; part + float_parts_together <= last; part += float_parts_together)
-        multiply_all_float_rows<type, float_parts_together>(task, part);
-    if (part < last) multiply_all_float_rows<type, 1>(task, part);
+        multiply_all_float_rows<type, float_parts_together>(task, x, part);
+    if (part < last) multiply_all_float_rows<type, 1>(task, x, part);
 }
 
 }  // namespace trivium::TRIVIUM_ISA

@@ -9,15 +9,15 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-static void float_linear(const FloatPart& task) {
+static void float_linear(const LinearPart& task, const uint32_t* x) {
     const FlushDenormals flushed;
 #if defined(__AMX_BF16__)
-    if (task.weight.type == WeightType::bf16 && task.num_x >= fewest_float_tile_rows) return float_linear_by_tiles(task);
+    if (task.weight.type == WeightType::bf16 && task.num_x >= fewest_float_tile_rows) return float_linear_by_tiles(task, x);
 #endif
     switch (task.weight.type) {
-        case WeightType::bf16: return float_linear_of<WeightType::bf16>(task);
-        case WeightType::f16: return float_linear_of<WeightType::f16>(task);
-        case WeightType::f32: return float_linear_of<WeightType::f32>(task);
+        case WeightType::bf16: return float_linear_of<WeightType::bf16>(task, x);
+        case WeightType::f16: return float_linear_of<WeightType::f16>(task, x);
+        case WeightType::f32: return float_linear_of<WeightType::f32>(task, x);
         default: return;
     }
 }

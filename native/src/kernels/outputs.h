@@ -1,13 +1,13 @@
 // Where a linear layer's finished sums go.
 #pragma once
 
+#include "../kernels.h"
 #include "vector.h"
 
 namespace trivium::TRIVIUM_ISA {
 
 // `lanes` outputs, from weight row `row` on, of one row of x; those beyond the last weight row are dropped.
-template <typename Part>
-static inline void put_outputs(const Part& task, int64_t row, int64_t x_row, Vec sum) {
+static inline void put_outputs(const LinearPart& task, int64_t row, int64_t x_row, Vec sum) {
     float* const out = task.out + x_row * task.out_stride + row;
     const int64_t count = task.weight.rows - row < lanes ? task.weight.rows - row : lanes;
     if (count == lanes) {

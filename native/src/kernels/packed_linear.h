@@ -101,15 +101,13 @@ struct Group {
     }
 };
 
-// The outputs of `lanes` rows of a tile for `num_x` rows of x from `first` on.
+// The outputs of `lanes` rows of a tile for the first `num_x` rows of x.
 template <WeightType type, int num_x>
-static inline void multiply_part(const PackedPart& task, const uint8_t* tile, int part, int64_t first, NextTile& next,
-                                 Vec* sums) {
+static inline void multiply_part(const QuantizedRows& x, const uint8_t* tile, int part, NextTile& next, Vec* sums) {
     constexpr PackedLayout p = packed_layout(type);
     constexpr int64_t group_bytes = packed_group_bytes(p), groups = p.unit_columns / packed_group_columns;
     constexpr int64_t unit_bytes = p.head_bytes + groups * group_bytes;
     for (int m = 0; m < num_x; ++m) sums[m] = Vec{};
-    const QuantizedRows x = task.x.from_row(first);
     const int64_t num_groups = x.num_groups();
 #pragma GCC unroll 4
     for (int64_t g = 0; g < num_groups; ++g) {
@@ -123,12 +121,13 @@ static inline void multiply_part(const PackedPart& task, const uint8_t* tile, in
 }
 
 template <WeightType type, int num_x>
-static void multiply_rows(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first, NextTile& next) {
+static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,
+                          int64_t first, NextTile& next) {
     for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
         Vec sums[num_x];
-        multiply_part<type, num_x>(task, tile, part, first, next, sums);
+        multiply_part<type, num_x>(x.from_row(first), tile, part, next, sums);
         for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }
@@ -137,15 +136,15 @@ static void multiply_rows(const PackedPart& task, const uint8_t* tile, int64_t t
 constexpr int packed_rows_together = lanes == 16 ? 8 : 4;
 
 template <WeightType type, int num_x = packed_rows_together>
-static void multiply_rest(const PackedPart& task, const uint8_t* tile, int64_t tile_row, int64_t first, int64_t count,
-                          NextTile& next) {
+static void multiply_rest(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,
+                          int64_t first, int64_t count, NextTile& next) {
     if constexpr (num_x > 0) {
         if (count >= num_x) {
-            multiply_rows<type, num_x>(task, tile, tile_row, first, next);
+            multiply_rows<type, num_x>(task, x, tile, tile_row, first, next);
             first += num_x;
             count -= num_x;
         }
-        if (count > 0) multiply_rest<type, num_x - 1>(task, tile, tile_row, first, count, next);
+        if (count > 0) multiply_rest<type, num_x - 1>(task, x, tile, tile_row, first, count, next);
     }
 }
 
@@ -154,7 +153,7 @@ static void multiply_rest(const PackedPart& task, const uint8_t* tile, int64_t t
 constexpr int64_t packed_block_bytes = 128 << 10, packed_block_rows = 64;
 
 template <WeightType type>
-static void packed_linear_of(const PackedPart& task) {
+static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
     const int64_t tile_bytes = packed_tile_bytes(packed_layout(type), task.weight.columns);
     const int64_t fitting = packed_block_bytes / task.weight.columns / packed_rows_together * packed_rows_together;
     const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
@@ -165,11 +164,11 @@ static void packed_linear_of(const PackedPart& task) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const int64_t row = t * packed_tile_rows;
             const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
-            NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * task.x.num_groups());
+            NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * x.num_groups());
             int64_t first = begin;
             for (; first + packed_rows_together <= end; first += packed_rows_together)
-                multiply_rows<type, packed_rows_together>(task, tile, row, first, next);
-            multiply_rest<type, packed_rows_together - 1>(task, tile, row, first, end - first, next);
+                multiply_rows<type, packed_rows_together>(task, x, tile, row, first, next);
+            multiply_rest<type, packed_rows_together - 1>(task, x, tile, row, first, end - first, next);
         }
     }
 }

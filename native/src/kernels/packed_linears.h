@@ -25,20 +25,20 @@ static auto for_packed_type(WeightType type, const Work& work) {
     }
 }
 
-static void packed_linear(const PackedPart& task) {
+static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[maybe_unused]] void* scratch) {
     for_packed_type(task.weight.type, [&]<WeightType type>() {
 #if defined(__AMX_INT8__)
-        if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task);
+        if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
 #endif
-        packed_linear_of<type>(task);
+        packed_linear_of<type>(task, x);
     });
 }
 
-static void byte_rows_linear(const ByteRowsPart& task) {
+static void byte_rows_linear(const LinearPart& task, const TurnedRows& x) {
 #if defined(__AMX_INT8__)
-    if (task.num_x >= fewest_byte_rows_for_tiles) return byte_rows_by_tiles(task);
+    if (task.num_x >= fewest_byte_rows_for_tiles) return byte_rows_by_tiles(task, x);
 #endif
-    byte_rows_by_vectors(task);
+    byte_rows_by_vectors(task, x);
 }
 
 static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {
