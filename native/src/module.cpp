@@ -88,6 +88,8 @@ NB_MODULE(_native, m) {
         },
         "type"_a, "columns"_a, "Bytes of 16 packed rows.");
 
+    m.def("can_be_byte_rows", &trivium::can_be_byte_rows, "columns"_a, "Whether a weight of so many columns can.");
+
     m.def(
         "instruction_sets",
         [] {
@@ -109,22 +111,12 @@ NB_MODULE(_native, m) {
         .def_prop_ro("num_threads", &Ops::num_threads)
         .def(
             "pack",
-            [](Ops& self, nb::handle weight, TypeName type, nb::handle out) {
-                const WeightTensor weight_view = {view(weight, "weight"), type};
-                const Tensor out_view = view(out, "out");
+            [](Ops& self, nb::handle weight, TypeName type, nb::handle out, std::string_view out_type) {
+                const WeightTensor weight_view = {view(weight, "weight"), type}, out_view = {view(out, "out"), out_type};
                 nb::gil_scoped_release released;
                 self.pack(weight_view, out_view);
             },
-            "weight"_a, "type"_a, "out"_a)
-        .def(
-            "pack_byte_rows",
-            [](Ops& self, nb::handle weight, TypeName type, nb::handle out) {
-                const WeightTensor weight_view = {view(weight, "weight"), type};
-                const Tensor out_view = view(out, "out");
-                nb::gil_scoped_release released;
-                self.pack_byte_rows(weight_view, out_view);
-            },
-            "weight"_a, "type"_a, "out"_a)
+            "weight"_a, "type"_a.none(), "out"_a, "out_type"_a)
         .def(
             "checksum",
             [](Ops& self, nb::handle bytes) {

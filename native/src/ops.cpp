@@ -40,6 +40,9 @@ int64_t columns_of(const WeightTensor& weight) {
     return last / blocks.block_bytes * blocks.block_elements;
 }
 
+// Floats of one worker: a row, and its bytes.
+int64_t turned_tile_scratch(int64_t columns) { return columns + ceil_div(columns, 4); }
+
 }  // namespace
 
 Ops::Ops(const Kernels& kernels, int num_threads)
@@ -81,59 +84,56 @@ std::vector<float*> Ops::scratch(int64_t num_floats) {
     return all;
 }
 
-void Ops::pack(const WeightTensor& weight, const Tensor& out) {
+void Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
     const int64_t columns = columns_of(weight);
     const Matrix all = matrix_of(weight, columns);
+    const WeightType type = packed_type_of(out);
     const int ndim = weight.tensor.ndim;
+    const bool turns = is_byte_rows(type);
+    require(turns || type == all.type,
+            std::string(layout(all.type).name) + " weights cannot be packed as " + layout(type).name);
+    require(!turns || ndim == 2, "a matrix can be packed as rows of bytes");
+    require(!turns || can_be_byte_rows(columns),
+            "rows of bytes have a multiple of " + std::to_string(turned_columns) + " columns, at most " +
+                std::to_string(byte_rows_columns) + ", not " + std::to_string(columns));
     require(ndim == 2 || ndim == 3, "a matrix or a stack of matrices can be packed");
     const int64_t stack = ndim == 3 ? weight.tensor.shape[0] : 1, rows = weight.tensor.shape[ndim - 2];
-    const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(all.type, columns);
-    out.require_dtype(DType::u8);
+    const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
     if (ndim == 3) {
-        out.require_shape({stack, tiles, tile_bytes});
+        out.tensor.require_shape({stack, tiles, tile_bytes});
     } else {
-        out.require_shape({tiles, tile_bytes});
+        out.tensor.require_shape({tiles, tile_bytes});
     }
-    out.require_contiguous();
+    out.tensor.require_contiguous();
 
     const std::lock_guard lock(one_call_);
-    pool_.run(stack * tiles, [&](int64_t tile, int) {
-        const uint8_t* const data = all.data + tile / tiles * bytes_of(all.type, rows * columns);
-        pack_tile({all.type, data, rows, columns}, tile % tiles * packed_tile_rows, out.as<uint8_t>() + tile * tile_bytes);
+    const std::vector<float*> scratch = this->scratch(turns ? turned_tile_scratch(columns) : 0);
+    pool_.run(stack * tiles, [&](int64_t tile, int worker) {
+        const Matrix matrix = {all.type, all.data + tile / tiles * bytes_of(all.type, rows * columns), rows, columns};
+        const int64_t first_row = tile % tiles * packed_tile_rows;
+        uint8_t* const to = out.tensor.as<uint8_t>() + tile * tile_bytes;
+        if (turns) {
+            pack_turned_tile(matrix, first_row, scratch[static_cast<size_t>(worker)], to);
+        } else {
+            pack_tile(matrix, first_row, to);
+        }
     });
 }
 
-void Ops::pack_byte_rows(const WeightTensor& weight, const Tensor& out) {
-    const int64_t columns = columns_of(weight);
-    const Matrix matrix = matrix_of(weight, columns);
-    require(weight.tensor.ndim == 2, "a matrix can be packed as rows of bytes");
-    require(columns > 0 && columns % turned_columns == 0 && columns <= byte_rows_columns,
-            "rows of bytes have a multiple of " + std::to_string(turned_columns) + " columns, at most " +
-                std::to_string(byte_rows_columns) + ", not " + std::to_string(columns));
-    const int64_t tiles = packed_tiles(matrix.rows), tile_bytes = byte_rows_tile_bytes(columns);
-    out.require_dtype(DType::u8);
-    out.require_shape({tiles, tile_bytes});
-    out.require_contiguous();
-
-    const std::lock_guard lock(one_call_);
-    const std::vector<float*> scratch = this->scratch(columns + ceil_div(columns, 4));  // a row, and its bytes
-    pool_.run(tiles, [&](int64_t tile, int worker) {
-        float* const row = scratch[static_cast<size_t>(worker)];
-        int8_t* const bytes = reinterpret_cast<int8_t*>(row + columns);
-        uint8_t* const to = out.as<uint8_t>() + tile * tile_bytes;
-        for (int i = 0; i < packed_tile_rows; ++i) {
-            const int64_t at = tile * packed_tile_rows + i;
-            if (at < matrix.rows) {
-                kernels_.decode(matrix.type, matrix.data + at * bytes_of(matrix.type, columns), row, columns);
-            } else {
-                std::fill_n(row, columns, 0.0f);
-            }
-            float scale;
-            int32_t sum;
-            kernels_.turn_row(row, row, {bytes, &scale, &sum, columns, columns});
-            put_byte_row(bytes, scale, columns, i, to);
+void Ops::pack_turned_tile(const Matrix& weight, int64_t first_row, float* scratch, uint8_t* out) const {
+    const int64_t columns = weight.columns, row_bytes = bytes_of(weight.type, columns);
+    int8_t* const bytes = reinterpret_cast<int8_t*>(scratch + columns);
+    for (int i = 0; i < packed_tile_rows; ++i) {
+        if (first_row + i < weight.rows) {
+            kernels_.decode(weight.type, weight.data + (first_row + i) * row_bytes, scratch, columns);
+        } else {
+            std::fill_n(scratch, columns, 0.0f);
         }
-    });
+        float scale;
+        int32_t sum;
+        kernels_.turn_row(scratch, scratch, {bytes, &scale, &sum, columns, columns});
+        put_byte_row(bytes, scale, columns, i, out);
+    }
 }
 
 uint64_t Ops::checksum(const Tensor& bytes) {

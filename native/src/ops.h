@@ -87,10 +87,9 @@ public:
     // work(task, worker) for each of `count` tasks, on all threads. What the first of those that throw throws, it throws.
     void spread(int64_t count, const std::function<void(int64_t, int)>& work);
 
-    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it; both may be stacks of matrices.
-    void pack(const WeightTensor& weight, const Tensor& out);
-    // The same as rows of bytes, of a matrix.
-    void pack_byte_rows(const WeightTensor& weight, const Tensor& out);
+    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it, in its own type (both may be stacks of matrices) or
+    // as rows of bytes.
+    void pack(const WeightTensor& weight, const WeightTensor& out);
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is quantized, or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
@@ -128,6 +127,7 @@ private:
     };
 
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
+    void pack_turned_tile(const Matrix& weight, int64_t first_row, float* scratch, uint8_t* out) const;
     QuantizedRows room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer);
     TurnedRows room_for_turned(int64_t rows, int64_t columns, Buffer& buffer);
     // Rows of x for weights of all `types`; they live until the next call.

@@ -83,6 +83,10 @@ static constexpr int64_t float_slice_bytes(WeightType type) {
 constexpr int64_t turned_columns = 64;  // together
 constexpr int64_t byte_rows_columns = 65536;  // at most: sums of 255 * 127 then fit into 32 bits
 
+static constexpr bool can_be_byte_rows(int64_t columns) {
+    return columns > 0 && columns % turned_columns == 0 && columns <= byte_rows_columns;
+}
+
 static constexpr bool is_byte_rows(WeightType type) { return type == WeightType::byte_rows; }
 
 static constexpr int64_t byte_rows_tile_bytes(int64_t columns) { return packed_tile_rows * (columns + 4); }

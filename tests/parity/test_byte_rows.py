@@ -142,6 +142,18 @@ def test_wrong_calls_are_refused(random: Generator) -> None:
     assert ops.linear(normal(random, 0, 128), rows, None).shape == (0, 8)
 
 
+@pytest.mark.parametrize("columns", [32, 64, 96, 128, 65536, 65600])
+def test_what_is_said_to_fit_into_rows_can_be_packed_and_nothing_else(columns: int, random: Generator) -> None:
+    ops = ops_of(INSTRUCTION_SETS[-1])
+    assert ops.packing is not None
+    weight = quantized(random, "Q4_1", 1, columns)
+    if ops.packing.takes_rows_of(columns):
+        assert packed(ops, weight).shape == (1, columns)
+    else:
+        with pytest.raises(ValueError, match=f"not {columns}$"):
+            packed(ops, weight)
+
+
 def test_the_form_is_none_that_weights_are_stored_in(random: Generator) -> None:
     ops = ops_of(INSTRUCTION_SETS[-1])
     rows = packed(ops, quantized(random, "Q4_1", 8, 128))

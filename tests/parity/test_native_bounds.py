@@ -139,9 +139,15 @@ def test_the_extension_itself_checks_what_it_is_given() -> None:
     with pytest.raises(ValueError, match="packed must be uint8, not float32"):
         kernels.packed_linear(X, packed.float(), "F32", None, out)
     with pytest.raises(ValueError, match=r"out must have shape \[1, 4096\], not \[2, 4096\]"):
-        kernels.pack(torch.zeros(8, 64), None, torch.zeros(2, 4096, dtype=torch.uint8))
+        kernels.pack(torch.zeros(8, 64), None, torch.zeros(2, 4096, dtype=torch.uint8), "F32")
     with pytest.raises(ValueError, match="does not hold whole blocks"):
-        kernels.pack(torch.zeros(8, 21, dtype=torch.uint8), "Q4_1", packed)
+        kernels.pack(torch.zeros(8, 21, dtype=torch.uint8), "Q4_1", packed, "Q4_1")
+    with pytest.raises(ValueError, match="Q4_1 weights cannot be packed as Q8_0"):
+        kernels.pack(torch.zeros(8, 20, dtype=torch.uint8), "Q4_1", packed, "Q8_0")
+    with pytest.raises(ValueError, match="no kernel for weights of type BYTE_ROWS"):
+        kernels.pack(torch.zeros(8, 64, dtype=torch.uint8), "BYTE_ROWS", packed, "BYTE_ROWS")
+    with pytest.raises(ValueError, match="out must be uint8, not float32"):
+        kernels.pack(torch.zeros(8, 64), None, packed.float(), "F32")
     with pytest.raises(ValueError, match="out overlaps itself"):
         kernels.gated(X, X, "silu", torch.zeros(1, 64).expand(3, 64))
     with pytest.raises(ValueError, match="num_threads must be at least 1"):

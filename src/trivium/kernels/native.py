@@ -30,8 +30,7 @@ from trivium.types.errors import ConfigError
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
 SAMPLE_BYTES = 32  # of each token of the vocabulary, kept by each thread that chooses tokens (SampleScratch of ops.h)
-BYTE_ROWS = "BYTE_ROWS"  # of packed.h; its columns are turned so many at a time, and are at most so many
-TURNED_COLUMNS, MAX_ROW_COLUMNS = 64, 65536
+BYTE_ROWS = "BYTE_ROWS"  # of packed.h
 TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
 
@@ -80,18 +79,17 @@ class NativeKernels:
         activations, float types for sums of the same order in any batch."""
         if len(weight.shape) < 2:
             return weight
-        data, type = _parts(weight)
-        type = type or TYPE_NAMES[data.dtype]
-        shape = tuple(weight.shape)
-        packed = self._memory.empty(packed_shape(type, shape))
-        self.kernels.pack(data.view(torch.uint8), type, packed)
-        return PackedTensor(type, packed, shape)
+        return self._packed(weight, weight.type if isinstance(weight, QuantizedTensor) else TYPE_NAMES[weight.dtype])
 
     def pack_rows(self, weight: QuantizedTensor) -> PackedTensor:
         """A matrix as rows of bytes: for whole-number sums over all columns, of activations that are turned alike."""
-        packed = self._memory.empty(packed_shape(BYTE_ROWS, weight.shape))
-        self.kernels.pack_byte_rows(weight.data, weight.type, packed)
-        return PackedTensor(BYTE_ROWS, packed, weight.shape)
+        return self._packed(weight, BYTE_ROWS)
+
+    def _packed(self, weight: Weight, type: str) -> PackedTensor:
+        shape = tuple(weight.shape)
+        packed = self._memory.empty(packed_shape(type, shape))
+        self.kernels.pack(*_parts(weight), packed, type)
+        return PackedTensor(type, packed, shape)
 
     @property
     def packing(self) -> Packing:
@@ -101,7 +99,7 @@ class NativeKernels:
             self.kernels.checksum,
             self._memory,
             BYTE_ROWS,
-            lambda columns: columns % TURNED_COLUMNS == 0 and 0 < columns <= MAX_ROW_COLUMNS,
+            load_extension().can_be_byte_rows,
             self.pack_rows,
         )
 
