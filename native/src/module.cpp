@@ -78,6 +78,8 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    m.attr("interface_version") = 1;  // what is here, as kernels/native.py knows it: a change of either changes the number
+
     m.def(
         "packed_tile_bytes",
         [](std::string_view type, int64_t columns) -> int64_t {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,6 +40,13 @@ def test_kernels_that_were_not_built_are_told_with_what_to_install(monkeypatch: 
     monkeypatch.setattr(checks, "load_extension", not_built)
     for check in (checks.check_native_kernels(), checks.check_instruction_sets(frozenset())):
         assert check.state == "warn" and "C++ compiler" in check.remedy
+
+
+def test_kernels_of_other_sources_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trivium._native", ModuleType("trivium._native"))
+    for check in (checks.check_native_kernels(), checks.check_instruction_sets(frozenset())):
+        assert check.state == "warn" and "built from other sources" in check.measured
+        assert "install trivium again" in check.remedy
 
 
 class FewSets:

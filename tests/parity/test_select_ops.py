@@ -1,11 +1,15 @@
 """Which provider runs, and what is said when the wished one cannot."""
 
+import hashlib
+import re
 import shutil
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from trivium.kernels.native import native_state, usable_instruction_sets
+from trivium.kernels.native import INTERFACE_VERSION, native_state, usable_instruction_sets
 from trivium.kernels.ops import OP_NAMES
 from trivium.kernels.select import Kernels, select_ops
 from trivium.types.errors import ConfigError
@@ -52,6 +56,24 @@ def test_without_the_extension_native_is_refused_with_the_reason(monkeypatch: py
     monkeypatch.setitem(sys.modules, "trivium._native", None)
     with pytest.raises(ConfigError, match="installed without them"):
         select_ops("native")
+
+
+def test_an_extension_of_other_sources_is_not_called_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one is that was built before the sources changed: it may lack a function, or take other things."""
+    monkeypatch.setitem(sys.modules, "trivium._native", ModuleType("trivium._native"))
+    provider = select_ops("auto").providers["linear"]
+    assert provider.name == "reference"
+    assert "built from other sources" in provider.reason and "install it again" in provider.reason
+    assert "built from other sources" in native_state() and "reference runs" in native_state()
+    with pytest.raises(ConfigError, match="built from other sources"):
+        select_ops("native")
+
+
+def test_the_interface_of_the_extension_is_that_of_its_version() -> None:
+    """A change of what it offers or takes must change INTERFACE_VERSION, or an old one would be called as if it were new."""
+    source = (Path(__file__).parents[2] / "native" / "src" / "module.cpp").read_text()
+    names = re.findall(r'"(\w+)"', source.partition("NB_MODULE")[2])
+    assert (INTERFACE_VERSION, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]) == (1, "6b83a359ba4c3a80")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

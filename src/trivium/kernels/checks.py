@@ -12,6 +12,8 @@ from trivium.types.errors import ConfigError
 # Instruction sets that the processor may offer, by the flag that says so, as /proc/cpuinfo spells it.
 FLAG_OF = {"avx2": "avx2", "avx512": "avx512f", "avx512_bf16": "avx512_bf16", "amx": "amx_int8"}
 
+INSTALL_AGAIN = "install trivium again, where a C++ compiler is"
+
 
 def check_torch_op() -> Check:
     """By calling it."""
@@ -26,10 +28,8 @@ def check_native_kernels() -> Check:
     try:
         native = NativeKernels(num_threads=1)
     except ConfigError as error:
-        remedy = (
-            "install a C++ compiler, then trivium again: without native kernels the reference runs, many times slower"
-        )
-        return Check("native-kernels", "warn", str(error), wanted, remedy)
+        cost = "without native kernels the reference runs, many times slower"
+        return Check("native-kernels", "warn", str(error), wanted, f"{INSTALL_AGAIN}: {cost}")
     x, weight = (
         torch.arange(64, dtype=torch.float32).view(2, 32) / 64,
         torch.arange(512, dtype=torch.float32).view(16, 32),
@@ -46,7 +46,7 @@ def check_instruction_sets(flags: frozenset[str]) -> Check:
     try:
         found = load_extension().instruction_sets()
     except ConfigError as error:
-        return Check("instruction-sets", "warn", str(error), wanted, "install a C++ compiler, then trivium again")
+        return Check("instruction-sets", "warn", str(error), wanted, INSTALL_AGAIN)
     lost = [(name, why) for name, usable, why in found if not usable and FLAG_OF.get(name) in flags]
     usable = ", ".join(name for name, is_usable, _ in found if is_usable)
     if lost:

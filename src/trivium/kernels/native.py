@@ -26,6 +26,7 @@ from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor,
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
+INTERFACE_VERSION = 1  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
@@ -35,14 +36,17 @@ TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"
 
 
 def load_extension() -> ModuleType:
-    """Raises ConfigError with the reason where the extension was not built or cannot be loaded."""
+    """Raises ConfigError with the reason where the extension was not built, cannot be loaded or is of other sources."""
     try:
-        return import_module("trivium._native")
+        extension = import_module("trivium._native")
     except ModuleNotFoundError as error:
         reason = "trivium was installed without them, as no C++ compiler worked"
         raise ConfigError(f"the native kernels are not here: {reason}") from error
     except ImportError as error:
         raise ConfigError(f"the native kernels cannot be loaded: {error}") from error
+    if getattr(extension, "interface_version", None) != INTERFACE_VERSION:
+        raise ConfigError("the native kernels were built from other sources than this trivium's: install it again")
+    return extension
 
 
 def usable_instruction_sets() -> list[str]:
