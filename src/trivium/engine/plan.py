@@ -35,7 +35,7 @@ from trivium.models.packed_weights import NoPackedWeights, PackedWeights, packed
 from trivium.models.registry import read_spec
 from trivium.models.spec import ModelSpec
 from trivium.models.step_memory import StepMemory
-from trivium.models.weight_form import AS_STORED, WeightForm, choose_form
+from trivium.models.weight_form import WeightForm, as_stored, choose_form
 from trivium.models.weight_memory import WeightMemory, random_weight_memory, weight_memory
 from trivium.models.weights import weight_shapes
 from trivium.platform.contract import Answer, Platform, PlatformLimits
@@ -297,11 +297,10 @@ def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops) -> 
 
 
 def _form(ground: Ground, source: ModelSource) -> WeightForm:
+    wish, accepts_other = ground.options.weight_form, ground.options.accept_adjustments
     if ground.options.load_format == "dummy":
-        if ground.options.weight_form == "rows":
-            raise ConfigError("weight_form=rows is of quantized weights, and load_format=dummy draws float ones")
-        return AS_STORED
-    return choose_form(ground.options.weight_form, locate_weights(source), ground.ops)
+        return as_stored(wish, accepts_other, "load_format=dummy draws float ones")
+    return choose_form(wish, locate_weights(source), ground.ops, accepts_other)
 
 
 def _weight_memory(

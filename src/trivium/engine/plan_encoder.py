@@ -21,6 +21,7 @@ from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.load_encoder import encoder_weight_memory, locate_encoder_weights, random_encoder_memory
 from trivium.models.packed_weights import PackedWeights
 from trivium.models.step_memory import EncoderStepMemory
+from trivium.models.weight_form import as_stored
 from trivium.models.weight_memory import WeightMemory
 from trivium.platform.host_memory import resident_bytes
 from trivium.types.errors import ConfigError
@@ -54,6 +55,9 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
     selection = choose_platform(options.device)
     spec = read_encoder_spec(source, family)
     ground = lay_ground(selection, options, _model_facts(spec), OPS_OF_ENCODERS)
+    form = as_stored(
+        ground.options.weight_form, ground.options.accept_adjustments, "those of an encoder are float ones"
+    )
     packed = packed_weights_of(ground.options, source, ground.ops)
     weights = _weight_memory(ground, source, family, spec, packed)
     if not ground.capabilities.memory_is_dedicated and weights.own_bytes > (room := ground.capabilities.memory_bytes):
@@ -61,7 +65,7 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
         raise ConfigError(f"{numbers}: take a smaller model")
     facts = EncoderFacts(spec.max_position, spec.trained_length, spec.dtype)
     config = resolve_encoder(ground.options, facts, ground.capabilities)
-    config = replace(config, adjustments=ground.adjustments + config.adjustments)
+    config = replace(config, adjustments=ground.adjustments + form.chosen + config.adjustments)
     device = torch.device(ground.capabilities.device).type
     step = EncoderStepMemory(spec, ground.ops, getattr(torch, config.dtype), device, config.num_threads)
     return EncoderPlan(ground, source, family, spec, packed, weights, step, config)

@@ -31,7 +31,7 @@ class WeightForm:
     """What each weight of one model is packed as."""
 
     rows: Packing | None = None  # lays rows of bytes; None: every weight stays in its blocks
-    chosen: tuple[Adjustment, ...] = ()  # what is said of it, where nobody asked
+    chosen: tuple[Adjustment, ...] = ()  # what is said of it, where it is not simply what was asked for
 
     def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
         """Of a weight that is stored in that type."""
@@ -55,19 +55,25 @@ def can_be_rows(packing: Packing, type: str, shape: tuple[int, ...]) -> bool:
     return type not in FLOAT_DTYPES and len(shape) == 2 and packing.takes_rows_of(shape[1])
 
 
-def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops) -> WeightForm:
-    """Raises ConfigError where rows were asked for, and no weight can be in rows."""
-    packing = ops.packing
-    turned = _that_can_be_rows(packing, located) if packing is not None else []
-    if packing is None or not turned:
-        if wish == "rows":
-            why = (
-                "the native kernels do not run its layers"
-                if packing is None
-                else "it has no quantized matrix that can be"
-            )
-            raise ConfigError(f"weight_form=rows: no weight of this model can be in rows of bytes: {why}")
+def as_stored(wish: FormWish, accepts_other: bool, why: str) -> WeightForm:
+    """Of a model that has no weight that can be in rows. Raises ConfigError where they were asked for, and nothing else is
+    accepted."""
+    if wish != "rows":
         return AS_STORED
+    reason = f"weight_form=rows: no weight of this model can be in rows of bytes: {why}"
+    if not accepts_other:
+        raise ConfigError(reason)
+    return WeightForm(None, (Adjustment("weight_form", "blocks", reason),))
+
+
+def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops, accepts_other: bool = False) -> WeightForm:
+    """Raises ConfigError where rows were asked for, no weight can be in rows, and nothing else is accepted."""
+    packing = ops.packing
+    if packing is None:
+        return as_stored(wish, accepts_other, "the native kernels do not run its layers")
+    turned = _that_can_be_rows(packing, located)
+    if not turned:
+        return as_stored(wish, accepts_other, "it has no quantized matrix that can be")
     if wish != "auto":
         return WeightForm(packing if wish == "rows" else None)
     in_blocks = sum(math.prod(packing.data_shape(type, shape)) for type, shape in turned)

@@ -368,7 +368,14 @@ ENCODER_SIZES = {
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "options", [{}, {"kernels": "reference"}, {"load_format": "dummy"}, {"max_model_len": 9}], ids=str
+    "options",
+    [
+        {},
+        {"kernels": "reference"},
+        {"load_format": "dummy"},
+        {"max_model_len": 9, "weight_form": "rows", "accept_adjustments": True},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("scores", [False, True])
 def test_encoders_run_as_was_said_too(scores: bool, options: dict[str, Any], dtype: str, tmp_path: Path) -> None:
@@ -381,12 +388,15 @@ def test_encoders_run_as_was_said_too(scores: bool, options: dict[str, Any], dty
     for part in ("platform", "model", "kernels", "graph", "room", "fallbacks", "adjustments"):
         assert getattr(report, part) == getattr(foreseen, part), part
     assert report.memory[0].used_bytes == foreseen.memory[0].planned_bytes
+    forms = [one.value for one in report.adjustments if one.option == "weight_form"]
+    assert forms == (["blocks"] if "weight_form" in options else [])
 
 
 @pytest.mark.parametrize(
     ("change", "options"),
     [
         (None, {"max_model_len": 81}),
+        (None, {"weight_form": "rows"}),
         (None, {"max_num_batched_tokens": 8}),
         (None, {"device": "tpu"}),
         (tensors(embeddings__LayerNorm__weight=None), {}),
@@ -394,7 +404,7 @@ def test_encoders_run_as_was_said_too(scores: bool, options: dict[str, Any], dty
         (tensors(another__tensor=torch.ones(3)), {}),
         (config(num_attention_heads=5), {}),
     ],
-    ids=["long", "steps", "device", "missing", "misshapen", "extra", "heads"],
+    ids=["long", "rows", "steps", "device", "missing", "misshapen", "extra", "heads"],
 )
 def test_encoders_are_refused_as_was_said_too(
     change: Callable[[Path], None] | None, options: dict[str, Any], tmp_path: Path

@@ -94,6 +94,13 @@ def test_rows_that_cannot_be_are_refused_to_who_asks_for_them(tmp_path: Path, op
         choose_form("rows", blocks, select_ops("reference"))
 
 
+def test_rows_that_cannot_be_are_told_to_who_accepts_what_is_possible(tmp_path: Path, ops: Ops) -> None:
+    chosen = choose_form("rows", located(saved(tmp_path, "F16")), ops, accepts_other=True)
+    assert chosen.rows is None
+    assert [(one.option, one.value) for one in chosen.chosen] == [("weight_form", "blocks")]
+    assert "no quantized matrix" in chosen.chosen[0].reason
+
+
 def started(path: Path, form: str) -> Report:
     core = EngineCore(
         EngineOptions(
