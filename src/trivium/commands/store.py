@@ -45,7 +45,7 @@ def _show(store: ModelStore, args: argparse.Namespace) -> None:
         ("parameters", f"{summary.parameters:,}"),
         ("quantization", summary.quantization),
         ("size", readable_bytes(summary.size)),
-        ("packed", f"{readable_bytes(summary.packed.stat().st_size)}, {summary.packed}" if summary.packed else None),
+        *(("packed", f"{readable_bytes(path.stat().st_size)}, {path}") for path in summary.packed),
         ("context", f"{summary.context_length} tokens" if summary.context_length else None),
         ("embedding", summary.embedding_length),
         ("chat template", "yes" if summary.has_chat_template else "no"),

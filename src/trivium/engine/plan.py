@@ -119,8 +119,8 @@ def plan_start(options: EngineOptions) -> StartPlan:
     spec = read_spec(source)
     ground = lay_ground(selection, options, _model_facts(source, spec, options), ops_of(spec))
     options, ops, dtype, capabilities = ground.options, ground.ops, ground.dtype, ground.capabilities
-    packed = packed_weights_of(options, source, ops)
     form = _form(ground, source)
+    packed = packed_weights_of(options, source, ops, form)
     weights = _weight_memory(ground, source, spec, packed, form)
     if capabilities.memory_is_dedicated and weights.own_bytes > capabilities.available_bytes:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
@@ -290,10 +290,10 @@ def _within_limits(
     return replace(facts, max_position=longest), [Adjustment("max_model_len", str(longest), reason)]
 
 
-def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops) -> PackedWeights:
+def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops, form: WeightForm) -> PackedWeights:
     if options.load_format == "dummy":
         return NoPackedWeights()
-    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing)
+    return packed_weights(default_root() / FOLDER, options.packed_cache_bytes, source, ops.packing, form.name)
 
 
 def _form(ground: Ground, source: ModelSource) -> WeightForm:

@@ -58,7 +58,7 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
     form = as_stored(
         ground.options.weight_form, ground.options.accept_adjustments, "those of an encoder are float ones"
     )
-    packed = packed_weights_of(ground.options, source, ground.ops)
+    packed = packed_weights_of(ground.options, source, ground.ops, form)
     weights = _weight_memory(ground, source, family, spec, packed)
     if not ground.capabilities.memory_is_dedicated and weights.own_bytes > (room := ground.capabilities.memory_bytes):
         numbers = f"the weights take {weights.own_bytes >> 20} MiB, and the process may use {room >> 20} MiB"

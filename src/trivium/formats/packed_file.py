@@ -2,7 +2,7 @@
 
     magic | bytes of the header (u64) | checksum of the header (u64) | header (msgpack) | weights, each from a page on
 
-One file for each model's path. A file is written whole under another name and then renamed; it is believed only if the
+One file for each model's path and each form of its weights. A file is written whole under another name and then renamed; it is believed only if the
 model's files are those it was made from and every checksum is right.
 """
 
@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -30,6 +31,8 @@ from trivium.types.errors import ModelFileError
 
 MAGIC = b"TRIVPACK"
 SUFFIX = ".packed"
+PackedForm = Literal["blocks", "rows"]  # as the weights are stored; as rows of bytes
+FORM_SUFFIXES: dict[PackedForm, str] = {"blocks": SUFFIX, "rows": f".rows{SUFFIX}"}
 FOLDER = "packed"  # under the root of the store
 PAGE_BYTES = 4096
 MAX_HEADER_BYTES = 64 << 20
@@ -86,11 +89,17 @@ class PackedFile:
         self._file.release(weight.offset, weight.nbytes)
 
 
-def packed_path(directory: Path, model: Path) -> Path:
-    """Where the packed form of the model at a path lies, if there is one."""
+def packed_path(directory: Path, model: Path, form: PackedForm) -> Path:
+    """Where the model at a path lies packed in that form, if it does."""
     real = os.path.realpath(model)
     readable = re.sub(r"[^A-Za-z0-9.-]+", "-", os.path.basename(real))[:64]
-    return directory / f"{readable}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:16]}{SUFFIX}"
+    return directory / f"{readable}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:16]}{FORM_SUFFIXES[form]}"
+
+
+def packed_files(directory: Path, model: Path) -> tuple[Path, ...]:
+    """Those of all forms that there are of the model at a path."""
+    paths = (packed_path(directory, model, form) for form in FORM_SUFFIXES)
+    return tuple(path for path in paths if path.exists())
 
 
 def identify(source: ModelSource) -> tuple[SourceFile, ...]:
@@ -149,8 +158,8 @@ def place_weights(
 
 
 def sweep(directory: Path, room_bytes: int) -> None:
-    """Removes what killed writers left, what no model's file stands behind any more, and the files not used for the
-    longest until all take at most `room_bytes`."""
+    """Removes what killed writers left, what was made from files that are gone or have changed, and the files not used
+    for the longest until all take at most `room_bytes`."""
     for left in directory.glob(f"*{SUFFIX}.*.new"):
         with suppress(OSError), open(left, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,7 +167,7 @@ def sweep(directory: Path, room_bytes: int) -> None:
     used = 0
     for status, path in sorted(_files(directory), key=lambda one: -one[0].st_mtime_ns):
         used += status.st_size
-        if used > room_bytes or not _has_source(path):
+        if used > room_bytes or not _is_of_its_source(path):
             path.unlink(missing_ok=True)
             used -= status.st_size
 
@@ -169,11 +178,17 @@ def _files(directory: Path) -> Iterator[tuple[os.stat_result, Path]]:
             yield path.stat(), path
 
 
-def _has_source(path: Path) -> bool:
+def _is_of_its_source(path: Path) -> bool:
+    """As far as sizes and times tell."""
     try:
-        return all(os.path.exists(file.path) for file in PackedFile.open(path).header.source)
-    except ModelFileError:
+        source = PackedFile.open(path).header.source
+        found = [os.stat(file.path) for file in source]
+    except (ModelFileError, OSError):
         return False
+    return all(
+        (file.size, file.mtime_ns) == (status.st_size, status.st_mtime_ns)
+        for file, status in zip(source, found, strict=True)
+    )
 
 
 def _decode_header(file: MappedFile) -> PackedHeader:

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from trivium.faults import fault_point
 from trivium.formats.mapped_file import reason
-from trivium.formats.packed_file import PackedFile, identify, packed_path, place_weights, sweep, write_packed
+from trivium.formats.packed_file import (
+    PackedFile,
+    PackedForm,
+    identify,
+    packed_path,
+    place_weights,
+    sweep,
+    write_packed,
+)
 from trivium.formats.source import ModelSource
 from trivium.kernels.ops import Packing
 from trivium.kernels.weights import PackedTensor
@@ -69,13 +77,15 @@ class NoPackedWeights:
 
 
 class PackedOnDisk:
-    """The packed file of one model."""
+    """The packed file of one model in one form."""
 
-    def __init__(self, directory: Path, room_bytes: int, source: ModelSource, packing: Packing) -> None:
+    def __init__(
+        self, directory: Path, room_bytes: int, source: ModelSource, packing: Packing, form: PackedForm
+    ) -> None:
         self._directory = directory
         self._room_bytes = room_bytes
         self._packing = packing
-        self._path = packed_path(directory, source.path)
+        self._path = packed_path(directory, source.path, form)
         self._source = identify(source)
         self._weights: dict[str, PackedTensor] = {}
         self._num_packed = 0
@@ -99,7 +109,7 @@ class PackedOnDisk:
         weight = self._file.weights.get(name)
         data_shape = self._packing.data_shape(type, shape)
         if weight is None or (weight.type, weight.shape, weight.nbytes) != (type, shape, math.prod(data_shape)):
-            self._distrust("the packed file is of another model, or its weights are of another form")
+            self._distrust("the packed file is of another model or form")
             return None
         data = self._packing.memory.hold(as_torch(self._file.read(weight)))
         if self._packing.memory.are_offered:
@@ -185,13 +195,13 @@ class PackedOnDisk:
 
 
 def packed_weights(
-    directory: Path, room_bytes: int, source: ModelSource, packing: Packing | None
+    directory: Path, room_bytes: int, source: ModelSource, packing: Packing | None, form: PackedForm
 ) -> PackedOnDisk | NoPackedWeights:
     """`room_bytes` 0: nothing is read or written."""
     if packing is None or room_bytes == 0:
         return NoPackedWeights()
     try:
-        return PackedOnDisk(directory, room_bytes, source, packing)
+        return PackedOnDisk(directory, room_bytes, source, packing, form)
     except OSError as error:
         log.warning("packed weights are not kept: %s", reason(error))
         return NoPackedWeights()

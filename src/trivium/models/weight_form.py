@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from trivium.formats.packed_file import PackedForm
 from trivium.kernels.ops import Ops, Packing
 from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
 from trivium.models.checkpoint import FLOAT_DTYPES
@@ -32,6 +33,10 @@ class WeightForm:
 
     rows: Packing | None = None  # lays rows of bytes; None: every weight stays in its blocks
     chosen: tuple[Adjustment, ...] = ()  # what is said of it, where it is not simply what was asked for
+
+    @property
+    def name(self) -> PackedForm:
+        return "blocks" if self.rows is None else "rows"
 
     def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
         """Of a weight that is stored in that type."""

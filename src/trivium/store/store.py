@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from trivium.formats.home import default_root
 from trivium.formats.huggingface import CONFIG_FILE
 from trivium.formats.packed_file import FOLDER as PACKED_FOLDER
-from trivium.formats.packed_file import packed_path
+from trivium.formats.packed_file import packed_files
 from trivium.formats.source import open_source
 from trivium.store.disk import disk_errors_told, locked, sync_file, sync_tree
 from trivium.store.hub import HUB_PREFIX, HubModel
@@ -158,8 +158,7 @@ class ModelStore:
     def _summary(self, path: Path) -> ModelSummary:
         with open_source(path) as source:
             summary = summarize(source)
-        packed = packed_path(self.root / PACKED_FOLDER, path)
-        return replace(summary, packed=packed) if packed.exists() else summary
+        return replace(summary, packed=packed_files(self.root / PACKED_FOLDER, path))
 
     def _forget_packed(self, name: ModelName) -> None:
         try:
@@ -167,7 +166,8 @@ class ModelStore:
         except ModelFileError:
             return  # damaged: nobody knows where its files were; what was packed of them is swept in time
         if stored is not None:
-            packed_path(self.root / PACKED_FOLDER, stored.path).unlink(missing_ok=True)
+            for path in packed_files(self.root / PACKED_FOLDER, stored.path):
+                path.unlink(missing_ok=True)
 
     def _origin(self, reference: str, copy: bool) -> Origin:
         if reference.startswith(HUB_PREFIX):

@@ -48,7 +48,7 @@ class ModelSummary(Struct, frozen=True):
     has_chat_template: bool
     size: int  # bytes, of all files
     path: Path
-    packed: Path | None = None  # its weights as the kernels lay them
+    packed: tuple[Path, ...] = ()  # its weights as the kernels lay them, in each form that was used
     name: str | None = None  # in the store
     source: str | None = None  # in the store
     created: str | None = None  # in the store

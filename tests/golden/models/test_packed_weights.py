@@ -62,7 +62,7 @@ def model(tmp_path: Path) -> Path:
 def start(model: Path, directory: Path, ops: Ops, room: int = ROOM) -> tuple[Decoder, PackedOnDisk]:
     source = open_source(model)
     assert ops.packing is not None
-    packed = PackedOnDisk(directory, room, source, ops.packing)
+    packed = PackedOnDisk(directory, room, source, ops.packing, "blocks")
     decoder = load_model(source, ops, torch.float32, "cpu", packed=packed)
     packed.wait()
     return decoder, packed
@@ -86,7 +86,7 @@ def found(path: Path, ops: Ops) -> str:
 
 def test_the_next_start_takes_what_the_first_one_packed(model: Path, tmp_path: Path, ops: Ops) -> None:
     first, kept = start(model, tmp_path / "packed", ops)
-    path = packed_path(tmp_path / "packed", model)
+    path = packed_path(tmp_path / "packed", model, "blocks")
     assert kept.state == f"packed in memory, kept in {path} (no packed file yet)"
     assert list((tmp_path / "packed").iterdir()) == [path]
     second, taken = start(model, tmp_path / "packed", ops)
@@ -134,7 +134,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 def test_a_damaged_file_is_noticed_and_made_anew(damage: str, model: Path, tmp_path: Path, ops: Ops) -> None:
     directory = tmp_path / "packed"
     want = answers(start(model, directory, ops)[0])
-    path = packed_path(directory, model)
+    path = packed_path(directory, model, "blocks")
     sound = path.read_bytes()
     change, told = DAMAGES[damage]
     path.unlink()  # as every writer does; who has it mapped keeps the old one
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_noticed_and_made_anew(damage: str, model: Path, tmp_p
 def test_a_file_that_vanishes_while_it_is_used_harms_nobody(model: Path, tmp_path: Path, ops: Ops) -> None:
     want = answers(start(model, tmp_path / "packed", ops)[0])
     decoder, _ = start(model, tmp_path / "packed", ops)
-    packed_path(tmp_path / "packed", model).unlink()
+    packed_path(tmp_path / "packed", model, "blocks").unlink()
     assert torch.equal(answers(decoder), want)
 
 
@@ -173,7 +173,7 @@ def test_a_file_of_another_model_under_this_ones_name_is_not_believed(model: Pat
     """Its header claims this model's files, and its weights are of other shapes."""
     directory = tmp_path / "packed"
     start(model, directory, ops)
-    path = packed_path(directory, model)
+    path = packed_path(directory, model, "blocks")
     header = PackedFile.open(path).header
     wrong = msgspec.structs.replace(
         header, weights=tuple(msgspec.structs.replace(w, shape=(1, *w.shape[1:])) for w in header.weights)
@@ -218,7 +218,7 @@ def test_a_fault_around_the_packed_file_harms_no_start(
 ) -> None:
     undisturbed, _ = start(model, tmp_path / "packed", ops)
     if point == "packed.write":
-        packed_path(tmp_path / "packed", model).unlink()
+        packed_path(tmp_path / "packed", model, "blocks").unlink()
     plan = tmp_path / "faults.json"
     plan.write_text(json.dumps([{"point": point, "action": action}]))
     monkeypatch.setattr(faults, "_INJECTOR", faults.Injector(plan))
@@ -237,11 +237,11 @@ def test_more_than_packed_files_may_take_is_not_kept(model: Path, tmp_path: Path
 def test_the_room_that_a_file_wants_is_told_before_it_is_written(model: Path, tmp_path: Path, ops: Ops) -> None:
     """Twice its size, since a disk is never filled by more than half of what is free."""
     assert ops.packing is not None
-    packed = PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing)
+    packed = PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing, "blocks")
     assert packed.room_wanted(1000) == 2000
     assert packed.room_wanted(ROOM + 1) == 0, "it would not be kept"
     start(model, tmp_path / "packed", ops)[1].wait()
-    assert PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing).room_wanted(1000) == 0
+    assert PackedOnDisk(tmp_path / "packed", ROOM, open_source(model), ops.packing, "blocks").room_wanted(1000) == 0
 
 
 def test_small_models_are_not_kept(model: Path, tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_the_file_not_used_for_the_longest_makes_room(tmp_path: Path, ops: Ops) 
     paths = []
     for seed, name in enumerate(["a", "b", "c"]):
         random_weights(LlamaForCausalLM(LlamaConfig(**SIZES)), seed).bfloat16().save_pretrained(tmp_path / name)
-        paths.append(packed_path(directory, tmp_path / name))
+        paths.append(packed_path(directory, tmp_path / name, "blocks"))
     a, b, c = paths
     start(tmp_path / "a", directory, ops)
     room = a.stat().st_size * 5 // 2
@@ -278,7 +278,7 @@ def test_what_killed_writers_and_removed_models_left_is_swept(model: Path, tmp_p
     with open(working, "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         start(model, directory, ops)
-        assert set(directory.iterdir()) == {packed_path(directory, model), working}
+        assert set(directory.iterdir()) == {packed_path(directory, model, "blocks"), working}
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's own account of memory")

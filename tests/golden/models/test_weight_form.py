@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trivium.config.options import EngineOptions
 from trivium.engine.core import EngineCore
 from trivium.engine.report import WEIGHTS
+from trivium.formats.packed_file import packed_files, packed_path
 from trivium.formats.source import open_source
 from trivium.kernels.native import BYTE_ROWS, native_state
 from trivium.kernels.ops import Ops
@@ -130,22 +131,61 @@ def test_a_start_plans_the_bytes_of_the_form_and_tells_its_choice(form: str, tol
     assert [one.value for one in report.adjustments if one.option == "weight_form"] == told
 
 
-def test_another_form_is_packed_anew_and_kept(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tiny_models_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_weights, "FEWEST_BYTES", 0)
-    path = saved(tmp_path, "Q4_1", wide=128)
-    states = []
-    wishes: list[FormWish] = ["rows", "rows", "blocks", "blocks"]
+
+
+def kept(path: Path, wish: FormWish, directory: Path, ops: Ops, room: int = 1 << 30) -> str:
+    """What a start with weights of that form says of where they came from; what it keeps is written when it returns."""
+    source = open_source(path)
+    assert ops.packing is not None
+    form = choose_form(wish, locate_weights(source), ops)
+    packed = PackedOnDisk(directory, room, source, ops.packing, form.name)
+    decoder = load_model(source, ops, torch.float32, "cpu", packed=packed, form=form)
+    packed.wait()
+    assert set(types(decoder).values()) == {BYTE_ROWS if wish == "rows" else "Q4_1"}
+    return packed.state
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_each_form_is_packed_once_and_kept_beside_the_other(tmp_path: Path, ops: Ops) -> None:
+    path, directory = saved(tmp_path, "Q4_1", wide=128), tmp_path / "packed"
+    wishes: list[FormWish] = ["rows", "blocks"]
+    files = [packed_path(directory, path, form) for form in wishes]
     for wish in wishes:
-        source = open_source(path)
-        assert ops.packing is not None
-        packed = PackedOnDisk(tmp_path / "packed", 1 << 30, source, ops.packing)
-        form = choose_form(wish, locate_weights(source), ops)
-        decoder = load_model(source, ops, torch.float32, "cpu", packed=packed, form=form)
-        packed.wait()
-        states.append(packed.state)
-        assert set(types(decoder).values()) == {BYTE_ROWS if wish == "rows" else "Q4_1"}
-    assert "no packed file yet" in states[0] and "another form" in states[2]
-    assert all(f" from {tmp_path}" in states[again] for again in (1, 3))
+        assert "no packed file yet" in kept(path, wish, directory, ops)
+    for wish, file in zip(wishes, files, strict=True):
+        assert kept(path, wish, directory, ops).endswith(f" from {file}")
+    assert set(packed_files(directory, path)) == set(directory.iterdir()) == set(files)
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_a_file_of_the_other_form_under_a_forms_name_is_made_anew(tmp_path: Path, ops: Ops) -> None:
+    path, directory = saved(tmp_path, "Q4_1", wide=128), tmp_path / "packed"
+    kept(path, "rows", directory, ops)
+    packed_path(directory, path, "rows").rename(packed_path(directory, path, "blocks"))
+    assert "of another model or form" in kept(path, "blocks", directory, ops)
+    assert " from " in kept(path, "blocks", directory, ops)
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_a_changed_models_file_of_the_other_form_goes_too(tmp_path: Path, ops: Ops) -> None:
+    path, directory = saved(tmp_path, "Q4_1", wide=128), tmp_path / "packed"
+    kept(path, "rows", directory, ops)
+    kept(path, "blocks", directory, ops)
+    saved(tmp_path, "Q4_1", hidden=192, wide=128)
+    assert "have changed" in kept(path, "blocks", directory, ops)
+    assert packed_files(directory, path) == (packed_path(directory, path, "blocks"),)
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_the_files_of_both_forms_count_for_the_room_that_packed_files_may_take(tmp_path: Path, ops: Ops) -> None:
+    path, directory = saved(tmp_path, "Q4_1", wide=128), tmp_path / "packed"
+    kept(path, "rows", directory, ops)
+    rows = packed_path(directory, path, "rows")
+    kept(path, "blocks", directory, ops, room=rows.stat().st_size + 1000)
+    assert packed_files(directory, path) == (packed_path(directory, path, "blocks"),)
 
 
 def test_logits_of_both_forms_are_near_each_other(tmp_path: Path, ops: Ops) -> None:

@@ -11,7 +11,7 @@ from tiny_models import DIRECTORY_FILES, make_directory, make_gguf, sha256
 
 from trivium.formats.gguf import GGUFFile
 from trivium.formats.home import default_root
-from trivium.formats.packed_file import identify, packed_path, place_weights, write_packed
+from trivium.formats.packed_file import PackedForm, identify, packed_path, place_weights, write_packed
 from trivium.formats.source import open_source
 from trivium.store import DEFAULT_MODEL, ModelStore
 from trivium.store.progress import PullProgress, PullStage
@@ -269,9 +269,9 @@ def test_a_root_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     assert store.list() == []
 
 
-def pack(store: ModelStore, model: Path) -> Path:
+def pack(store: ModelStore, model: Path, form: PackedForm) -> Path:
     """What an engine leaves of a model."""
-    path = packed_path(store.root / "packed", model)
+    path = packed_path(store.root / "packed", model, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_source(model) as source:
         write_packed(path, place_weights(1, identify(source), []), [])
@@ -282,12 +282,12 @@ def test_packed_weights_are_shown_and_go_with_their_model(store: ModelStore, tmp
     kept, gone = make_gguf(tmp_path / "kept.gguf"), make_gguf(tmp_path / "gone.gguf")
     for model in (kept, gone):
         store.pull(str(model))
-    assert store.show("gone").packed is None
-    packed_kept, packed_gone = pack(store, kept), pack(store, gone)
+    assert store.show("gone").packed == ()
+    packed_kept, packed_gone = pack(store, kept, "rows"), (pack(store, gone, "blocks"), pack(store, gone, "rows"))
     assert store.show("gone").packed == packed_gone
-    assert store.show(str(kept)).packed == packed_kept
+    assert store.show(str(kept)).packed == (packed_kept,)
     store.rm("gone")
-    assert not packed_gone.exists() and packed_kept.exists()
+    assert store.show(str(gone)).packed == () and packed_kept.exists()
     assert gone.exists()
 
 
