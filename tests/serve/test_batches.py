@@ -207,20 +207,25 @@ def test_an_unknown_batch_is_404(server: ServerProcess) -> None:
     assert server.post("/v1/batches/batch_none/cancel").status_code == 404
 
 
-def test_online_requests_make_a_batch_give_way(own_server: ServerProcess) -> None:
+def test_online_requests_make_a_batch_give_way(tiny_model: Path, tmp_path: Path) -> None:
     """Four rows, all taken by the batch: an online request gets one before they end, and the batch still ends."""
-    client = own_server.openai()
-    created = start(client, [chat_line(number, max_tokens=3000, ignore_eos=True) for number in range(4)])
-
-    def rows_are_full() -> bool | None:
-        return True if own_server.metrics()["trivium_running_sequences"] == 4 else None
-
-    wait_for(rows_are_full)
-    client.chat.completions.create(**chat_line(0)["body"])
-    assert own_server.metrics()["trivium_preemptions_total"] > 0
-    batch = ended(client, created.id)
-    assert batch.request_counts is not None and batch.request_counts.completed == 4
-    own_server.wait_until_idle()
+    slowed = FaultPlan(tmp_path)  # until the online request has come, so that the batch is far from its end
+    slowed.arm({"point": "runner.forward", "action": "sleep", "sleep_seconds": 0.05, "times": 10**6})
+    options = ("--served-model-name", MODEL, "--dtype", "float32", "--max-num-seqs", "4")
+    server = ServerProcess(str(tiny_model), *options, environment=slowed.environment)
+    try:
+        client = server.openai()
+        created = start(client, [chat_line(number, max_tokens=400, ignore_eos=True) for number in range(4)])
+        wait_for(lambda: server.metrics()["trivium_running_sequences"] == 4 or None)
+        client.chat.completions.create(**chat_line(0)["body"])
+        assert server.metrics()["trivium_preemptions_total"] > 0
+        assert client.batches.retrieve(created.id).status not in ENDED
+        slowed.disarm()
+        batch = ended(client, created.id)
+        assert batch.request_counts is not None and batch.request_counts.completed == 4
+        server.wait_until_idle()
+    finally:
+        assert server.stop() == 0
 
 
 def test_a_stopped_server_leaves_its_batch_to_the_next(tiny_model: Path, tmp_path: Path) -> None:
@@ -244,10 +249,10 @@ def test_a_batch_of_a_thousand_survives_kill_9_with_each_request_answered_once(
 ) -> None:
     count, state = 1000, tmp_path / "state"
     slowed = FaultPlan(tmp_path)  # so that the first server is far from the end when it is killed
-    slowed.arm({"point": "runner.forward", "action": "sleep", "sleep_seconds": 0.005, "times": 10**6})
+    slowed.arm({"point": "runner.forward", "action": "sleep", "sleep_seconds": 0.025, "times": 10**6})
     options = ("--served-model-name", MODEL, "--dtype", "float32", "--batch-concurrency", "16")
     first = ServerProcess(str(tiny_model), *options, state_dir=state, environment=slowed.environment)
-    created = start(first.openai(), [chat_line(number, max_tokens=40, ignore_eos=True) for number in range(count)])
+    created = start(first.openai(), [chat_line(number, ignore_eos=True) for number in range(count)])
 
     def some_are_done() -> bool | None:
         counts = first.openai().batches.retrieve(created.id).request_counts

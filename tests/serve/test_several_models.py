@@ -242,8 +242,10 @@ def test_the_model_used_longest_ago_makes_room(server: ServerProcess) -> None:
 def test_a_model_in_use_stays_and_another_is_refused_with_the_numbers_or_waits_until_one_is_idle(
     server: ServerProcess,
 ) -> None:
+    ant, bee = engine_of(server, "ant"), engine_of(server, "bee")
     with ThreadPoolExecutor() as pool, busy(server, "ant") as one, busy(server, "bee"):
-        refused = ask(server, "cat")
+        with standing_still(ant), standing_still(bee):
+            refused = ask(server, "cat")
         assert refused.status_code == 503, refused.text
         error = refused.json()["error"]
         assert error["code"] == "no_room_for_model"

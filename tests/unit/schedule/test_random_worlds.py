@@ -1,4 +1,4 @@
-"""The promises of cache and scheduler in 10^5 random steps.
+"""The promises of cache and scheduler in 10^5 random steps; in twice as many with `make test-slow`.
 
 `World` checks at every step that the books balance, that no row reads what is not its own, that what a client hears
 is exactly what an undisturbed run would tell it, and that somebody of the first priority progresses; and at the end
@@ -10,13 +10,18 @@ from collections import Counter
 import pytest
 from random_world import RandomWorld
 
-RUNS = [(8, 1), (8, 0)]  # so many, with so many steps planned ahead
+STEPS_AHEAD = (1, 0)
+NUM_RUNS = 8  # with each of them, of which
+NUM_QUICK_RUNS = 4  # are tried every time
 STEPS_OF_A_RUN = 13_000
 STEPS_OF_A_WORLD = 300
 EVENTS = ("evicted_blocks", "preemptions", "cancelled", "cached_tokens", "failed")
 
 
-@pytest.mark.parametrize(("steps_ahead", "run"), [(ahead, run) for num_runs, ahead in RUNS for run in range(num_runs)])
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=[pytest.mark.slow] * (run >= NUM_QUICK_RUNS)) for run in range(NUM_RUNS)]
+)
+@pytest.mark.parametrize("steps_ahead", STEPS_AHEAD)
 def test_random_worlds_keep_every_promise(steps_ahead, run):
     num_steps = num_copies = num_shared = 0
     happened: Counter[str] = Counter()
