@@ -108,7 +108,7 @@ std::vector<float> sample_results(const Kernels& kernels) {
         std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
         pack_tile({type, data.data(), rows, columns}, 0, packed.data());
-        const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, false};
+        const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, Held::nothing};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)
                 kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
@@ -129,7 +129,7 @@ std::vector<float> sample_results(const Kernels& kernels) {
     for (int i = 0; i < packed_tile_rows; ++i)
         put_byte_row(q.data() + i * columns, row_scales[static_cast<size_t>(i)], columns, i, tile.data());
     const PackedMatrix byte_rows = {WeightType::byte_rows, tile.data(), rows, columns};
-    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, false}, rows_of_x);
+    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, Held::nothing}, rows_of_x);
     results.insert(results.end(), out.begin(), out.end());
 
     std::vector<float> y(columns);

@@ -61,10 +61,10 @@ PackedMatrix expert_of(const PackedMatrix& first, int64_t index) {
 }
 
 // `out`: the results of all pairs, in the order of experts.
-LinearPart part_of(const Task& task, const PackedMatrix& first, float* out) {
+LinearPart part_of(const Task& task, const PackedMatrix& first, float* out, Held held = Held::nothing) {
     const PackedMatrix weight = expert_of(first, task.group->expert);
     float* const result = out + task.group->first * weight.rows;
-    return {task.group->count, weight, task.first_tile, task.last_tile, nullptr, result, weight.rows, false};
+    return {task.group->count, weight, task.first_tile, task.last_tile, nullptr, result, weight.rows, held};
 }
 
 // A number that is greater for the likelier expert, and for the lower one of equals. What is not a number comes first, so
@@ -184,18 +184,13 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
 
     const Activations of_tokens = prepared(x.as<const float>(), x.strides[0], tokens, hidden, {gate.type, up.type});
     const Activations inputs = gathered(of_tokens, pairs, choices);
-    float* const gated = expert_gate_.at_least(num_pairs * wide);
-    float* const ups = expert_up_.at_least(num_pairs * wide);
+    float* const gated = expert_gated_.at_least(num_pairs * wide);
     const std::vector<Task> wide_tasks = tasks_of(groups, packed_tiles(wide), pool_.num_threads());
     pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
         const Task& task = wide_tasks[static_cast<size_t>(i)];
         multiply(part_of(task, gate, gated), inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
-        multiply(part_of(task, up, ups), inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
-        const int64_t first = task.first_tile * packed_tile_rows, last = std::min(wide, task.last_tile * packed_tile_rows);
-        for (int64_t pair = task.group->first; pair < task.group->first + task.group->count; ++pair) {
-            float* const part = gated + pair * wide + first;
-            kernels_.gated(part, ups + pair * wide + first, activation, part, last - first);
-        }
+        multiply(part_of(task, up, gated, gate_of(activation)), inputs, task.group->first,
+                 scratch[static_cast<size_t>(worker)]);
     });
 
     const Activations middle = prepared(gated, wide, num_pairs, wide, {down.type});

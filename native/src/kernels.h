@@ -16,8 +16,14 @@ enum class Activation : uint8_t { silu, gelu_tanh };
 // Of each element, without a gate.
 enum class ElementFunction : uint8_t { gelu, gelu_tanh, relu, silu };
 
-// Tiles of a linear layer on packed weights: out[m][n] (+)= x[m] . weight[n] + bias[n]. The rows of x come beside it, in the
-// form that weights of the type are multiplied with.
+// What is at a linear layer's outputs before they come: they take its place, are added to it, or are multiplied by its
+// activation.
+enum class Held : uint8_t { nothing, summand, silu_gate, gelu_tanh_gate };
+constexpr Held gate_of(Activation a) { return a == Activation::silu ? Held::silu_gate : Held::gelu_tanh_gate; }
+constexpr bool is_gate(Held held) { return held == Held::silu_gate || held == Held::gelu_tanh_gate; }
+
+// Tiles of a linear layer on packed weights: out[m][n] = x[m] . weight[n] + bias[n], joined with what `out` holds. The rows
+// of x come beside it, in the form that weights of the type are multiplied with.
 struct LinearPart {
     int64_t num_x;
     PackedMatrix weight;
@@ -26,7 +32,7 @@ struct LinearPart {
     const float* bias;  // or null
     float* out;         // out[m][n] at m * out_stride + n
     int64_t out_stride;
-    bool adds;  // to what `out` holds
+    Held held;  // by `out`
 };
 
 // Elements of a KV cache.

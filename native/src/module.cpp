@@ -21,6 +21,7 @@ using namespace nb::literals;
 using trivium::Activation;
 using trivium::AttentionTensors;
 using trivium::ElementFunction;
+using trivium::Held;
 using trivium::Ops;
 using trivium::Program;
 using trivium::SampleTensors;
@@ -38,6 +39,12 @@ Activation activation_of(std::string_view name) {
     if (name == "silu") return Activation::silu;
     if (name == "gelu_tanh") return Activation::gelu_tanh;
     throw std::invalid_argument("no kernel for the activation " + std::string(name));
+}
+
+Held held_of(std::string_view name) {
+    if (name == "nothing") return Held::nothing;
+    if (name == "summand") return Held::summand;
+    return trivium::gate_of(activation_of(name));
 }
 
 ElementFunction function_of(std::string_view name) {
@@ -78,7 +85,7 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 1;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 2;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",
@@ -308,10 +315,11 @@ NB_MODULE(_native, m) {
                     recorded.push_back({{view(layer[0], "weight"), kept(nb::cast<std::string_view>(layer[1]))},
                                         optional_view(layer[2], "bias"),
                                         nb::cast<int64_t>(layer[3]),
-                                        nb::cast<bool>(layer[4])});
+                                        held_of(nb::cast<std::string_view>(layer[4]))});
                 self.packed_linears(x, std::move(recorded));
             },
-            "x"_a, "layers"_a, "Each layer: (weight, type, bias or None, out, whether it adds to what `out` holds).")
+            "x"_a, "layers"_a, "Each layer: (weight, type, bias or None, out, what `out` holds: \"nothing\", \"summand\", or as a gate of the layer "
+            "before the name of its activation).")
         .def("rotary", &Program::rotary, "q"_a, "k"_a, "dim"_a, "rotation"_a, "q_out"_a, "k_out"_a)
         .def(
             "write_kv",

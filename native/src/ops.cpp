@@ -217,7 +217,11 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     x.require_shape({-1, -1});
     x.require_contiguous_tail(1);
     const int64_t num_x = x.shape[0], columns = x.shape[1];
-    for (const PackedLayer& layer : layers) {
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const PackedLayer& layer = layers[i];
+        require(!is_gate(layer.held) ||
+                    (i > 0 && layers[i - 1].held == Held::nothing && layers[i - 1].out.data == layer.out.data),
+                "gates must be the outputs of the layer before");
         layer.out.require_dtype(DType::f32);
         layer.out.require_shape({num_x, -1});
         layer.out.require_contiguous();
@@ -245,23 +249,33 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     // fetched beforehand. Many rows: several for each, so that threads end together.
     int64_t all_tiles = 0;
     for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
-    const int64_t tasks_per_thread = std::clamp<int64_t>(num_x / 8, 1, 8);
+    const int64_t tasks_per_thread = pool_.num_threads() == 1 ? 1 : std::clamp<int64_t>(num_x / 8, 1, 8);
     const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
-    int64_t scratch_bytes = 0;
-    linear_parts_.clear();
-    for (const PackedLayer& layer : layers) {
-        const int64_t rows = layer.out.shape[1], tiles = packed_tiles(rows);
+    const auto part_of = [&](const PackedLayer& layer, int64_t first, int64_t last) -> LinearPart {
+        const int64_t rows = layer.out.shape[1];
         const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
         const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
-        for (int64_t first = 0; first < tiles; first += tiles_per_task) {
-            const int64_t last = std::min(tiles, first + tiles_per_task);
-            linear_parts_.push_back({num_x, matrix, first, last, bias, layer.out.as<float>(), rows, layer.adds});
+        return {num_x, matrix, first, std::min(packed_tiles(rows), last), bias, layer.out.as<float>(), rows, layer.held};
+    };
+    int64_t scratch_bytes = 0;
+    linear_tasks_.clear();
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const PackedLayer& layer = layers[i];
+        const bool gates = i + 1 < layers.size() && is_gate(layers[i + 1].held);
+        const int64_t together = gates ? ceil_div(tiles_per_task, 2) : tiles_per_task;
+        for (int64_t first = 0; first < packed_tiles(layer.out.shape[1]); first += together) {
+            LinearTask task = {part_of(layer, first, first + together), {}};
+            if (gates) task.gated = part_of(layers[i + 1], first, first + together);
+            linear_tasks_.push_back(task);
         }
-        scratch_bytes = std::max(scratch_bytes, linear_scratch(matrix));
+        scratch_bytes = std::max(scratch_bytes, linear_scratch(part_of(layer, 0, 0).weight));
+        if (gates) scratch_bytes = std::max(scratch_bytes, linear_scratch(part_of(layers[++i], 0, 0).weight));
     }
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
-    pool_.run(static_cast<int64_t>(linear_parts_.size()), [&](int64_t i, int worker) {
-        multiply(linear_parts_[static_cast<size_t>(i)], rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
+    pool_.run(static_cast<int64_t>(linear_tasks_.size()), [&](int64_t i, int worker) {
+        const LinearTask& task = linear_tasks_[static_cast<size_t>(i)];
+        multiply(task.part, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
+        if (task.gated) multiply(*task.gated, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
     });
 }
 

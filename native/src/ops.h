@@ -26,7 +26,7 @@ struct PackedLayer {
     WeightTensor packed;
     std::optional<Tensor> bias;
     Tensor out;
-    bool adds = false;  // to what `out` holds
+    Held held = Held::nothing;  // by `out`; gates are the outputs of the layer before
 };
 
 // How the tokens of rows of logits are chosen; trivium/kernels/sample.py has the same names.
@@ -151,13 +151,18 @@ private:
     std::vector<Buffer> scratch_;
     Buffer quantized_x_, turned_x_;
     Buffer laid_x_[3];  // by the float type of the weights
-    std::vector<LinearPart> linear_parts_;
+    // Tiles of a layer, and those of the layer whose gates their outputs are.
+    struct LinearTask {
+        LinearPart part;
+        std::optional<LinearPart> gated;
+    };
+    std::vector<LinearTask> linear_tasks_;
     std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;
     Buffer text_keys_, text_values_;
     std::vector<SampleScratch> sample_scratch_;  // one for each worker
-    Buffer expert_quantized_, expert_laid_[3], expert_gate_, expert_up_, expert_out_;
+    Buffer expert_quantized_, expert_laid_[3], expert_gated_, expert_out_;
 };
 
 }  // namespace trivium

@@ -256,12 +256,12 @@ void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
     for (const RecordedLayer& layer : layers) {
         width(layer.out);
         writes.push_back(layer.out);
-        if (layer.adds) reads.push_back(layer.out);
+        if (layer.held == Held::summand) reads.push_back(layer.out);
     }
     const auto run = [=, layers = std::move(layers)](Lane& lane, const StepTensors&) {
         lane.packed_layers.clear();
         for (const RecordedLayer& layer : layers)
-            lane.packed_layers.push_back({layer.packed, layer.bias, lane.rows(layer.out), layer.adds});
+            lane.packed_layers.push_back({layer.packed, layer.bias, lane.rows(layer.out), layer.held});
         lane.ops.packed_linears(lane.rows(x), lane.packed_layers);
     };
     steps_.push_back({Takes::some_tokens, std::move(reads), std::move(writes), run});

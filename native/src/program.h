@@ -88,7 +88,7 @@ public:
         WeightTensor packed;
         std::optional<Tensor> bias;
         int64_t out;
-        bool adds;
+        Held held;
     };
     void packed_linears(int64_t x, std::vector<RecordedLayer> layers);
     void rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out);

@@ -60,7 +60,7 @@ void linears(const Kernels& kernels, Draw draw) {
                 pack_tile({type, blocks.data(), rows, columns}, 16 * i, packed.data() + i * tile_bytes);
             const std::vector<float> x = draw.numbers(num_x * columns), bias = draw.numbers(rows);
             std::vector<float> out(num_x * rows);
-            const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles, bias.data(), out.data(), rows, false};
+            const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles, bias.data(), out.data(), rows, Held::nothing};
             const std::string name = std::string(layout(type).name) + "/" + std::to_string(num_x);
             if (is_float(type)) {
                 std::vector<uint32_t> laid(num_x * padded_columns(columns));
@@ -108,7 +108,7 @@ void byte_rows(const Kernels& kernels, Draw draw) {
         const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, columns};
         for (int64_t m = 0; m < num_x; ++m) kernels.turn_row(x.data() + m * columns, turned.data(), all.from_row(m));
         const PackedMatrix matrix = {WeightType::byte_rows, packed.data(), rows, columns};
-        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, false}, all);
+        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, Held::nothing}, all);
         tell("byte_rows/" + std::to_string(num_x), out);
     }
 }

@@ -35,7 +35,7 @@ int main(int, char** arguments) {
                 for (int64_t m = 0; m < num_x; ++m)
                     lay_float_row(WeightType::bf16, x.data() + m * columns, columns, laid.data() + m * padded);
                 LinearPart part = {num_x, {WeightType::bf16, packed.data(), rows, columns}, 0, tiles,
-                                   bias.data(), by_tiles.data(), rows, true};
+                                   bias.data(), by_tiles.data(), rows, Held::summand};
                 float_linear(part, laid.data());
                 part.out = by_vectors.data();
                 const FlushDenormals flushed;

@@ -50,7 +50,7 @@ void compare_byte_rows(std::mt19937& random, Count& count) {
             for (float& value : bias) value = normal(random);
             std::vector<float> by_tiles(num_x * rows, 0.5f), by_vectors(num_x * rows, 0.5f);
             LinearPart part = {num_x, {WeightType::byte_rows, packed.data(), rows, columns}, 0, tiles,
-                               bias.data(), by_tiles.data(), rows, true};
+                               bias.data(), by_tiles.data(), rows, Held::summand};
             byte_rows_by_tiles(part, all);
             part.out = by_vectors.data();
             byte_rows_by_vectors(part, all);
@@ -90,7 +90,7 @@ int main(int, char** arguments) {
                 std::vector<char> memory(static_cast<size_t>(packed_scratch(type, columns)) + 64);
                 void* const scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
                 LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles,
-                                   bias.data(), by_tiles.data(), rows, true};
+                                   bias.data(), by_tiles.data(), rows, Held::summand};
                 packed_linear(part, quantized, scratch);
                 part.out = by_vectors.data();
                 for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part, quantized); });

@@ -14,7 +14,8 @@ constexpr int64_t byte_rows_per_pass = 512;  // with 1,536 columns 0.8 MiB, of 2
 
 // The sums of `pairs` times 16 rows of x and two packed tiles: tmm0 … tmm3, [16, 16] int32, those of the first rows first.
 template <int pairs>
-static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile, int64_t tile_bytes, int32_t* sums) {
+static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile, int64_t tile_bytes, NextTile& next,
+                                       int32_t* sums) {
     _tile_zero(0);
     _tile_zero(1);
     if constexpr (pairs > 1) {
@@ -22,6 +23,7 @@ static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile,
         _tile_zero(3);
     }
     for (int64_t c = 0; c < x.columns; c += turned_columns) {
+        next.fetch_some();
         _tile_loadd(6, tile + packed_tile_rows * c, quad_bytes);
         _tile_loadd(4, x.q + c, x.stride);
         _tile_dpbsud(0, 4, 6);
@@ -44,12 +46,12 @@ static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile,
 // Rows `first` … of x and packed tiles t, t + 1; of rows before `done` the outputs are there already.
 template <int pairs>
 static inline void byte_tile_outputs(const LinearPart& task, const TurnedRows& all_x, int64_t t, int64_t num_tiles,
-                                     int64_t first, int64_t done) {
+                                     int64_t first, int64_t done, NextTile& next) {
     const TurnedRows x = all_x.from_row(first);
     const int64_t tile_bytes = byte_rows_tile_bytes(task.weight.columns);
     alignas(64) int32_t sums[pairs * 2 * 16 * 16];
     // Where there is no second tile the first is taken twice.
-    multiply_byte_tiles<pairs>(x, task.weight.data + t * tile_bytes, num_tiles > 1 ? tile_bytes : 0, sums);
+    multiply_byte_tiles<pairs>(x, task.weight.data + t * tile_bytes, num_tiles > 1 ? tile_bytes : 0, next, sums);
     for (int64_t i = 0; i < num_tiles; ++i) {
         const Vec scales = byte_row_scales(task, t + i, 0);
         for (int64_t m = done - first; m < 16 * pairs; ++m) {
@@ -62,16 +64,20 @@ static inline void byte_tile_outputs(const LinearPart& task, const TurnedRows& a
 
 // Blocks of 32 and 16 rows; where the rows are no multiple, the last block begins earlier.
 static void byte_rows_by_tiles(const LinearPart& task, const TurnedRows& x) {
+    const int64_t tile_bytes = byte_rows_tile_bytes(x.columns), blocks_of_columns = x.columns / turned_columns;
     shape_tiles(16, 16);
     for (int64_t pass = 0; pass < task.num_x; pass += byte_rows_per_pass) {
         const int64_t end = pass + byte_rows_per_pass < task.num_x ? pass + byte_rows_per_pass : task.num_x;
+        const int64_t num_blocks = (end - pass) / 32 + ((end - pass) % 32 + 15) / 16;
         for (int64_t t = task.first_tile; t < task.last_tile; t += 2) {
             const int64_t num_tiles = task.last_tile - t < 2 ? 1 : 2;
+            const int64_t num_next = task.last_tile - t - num_tiles < 2 ? task.last_tile - t - num_tiles : 2;
+            NextTile next(task.weight.data + (t + num_tiles) * tile_bytes, num_next * tile_bytes, num_blocks * blocks_of_columns);
             int64_t done = pass;
-            for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, x, t, num_tiles, done, done);
+            for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, x, t, num_tiles, done, done, next);
             while (done < end) {
                 const int64_t first = done + 16 <= task.num_x ? done : task.num_x - 16;
-                byte_tile_outputs<1>(task, x, t, num_tiles, first, done);
+                byte_tile_outputs<1>(task, x, t, num_tiles, first, done, next);
                 done = first + 16;
             }
         }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "../kernels.h"
+#include "activation.h"
 #include "decode.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -53,13 +54,6 @@ static void rotary(const float* x, const float* cos, const float* sin, float* ou
         out[i + half] = fma(second, cos[i], first * sin[i]);
     }
     for (int64_t i = 2 * half; i < dim; ++i) out[i] = x[i];
-}
-
-// x / (1 + e^-x); and gelu by tanh, which is x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
-static inline Vec activate(Vec x, Activation activation) {
-    constexpr float twice = 2 * 0.79788456f * log2_e;
-    const Vec power = activation == Activation::silu ? x * log2_e : x * fma(x * x, splat(twice * 0.044715f), splat(twice));
-    return x / (1.0f + exp2<5>(-max(splat(-126.0f), power)));
 }
 
 static void gated(const float* gate, const float* up, Activation activation, float* out, int64_t count) {

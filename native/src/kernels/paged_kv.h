@@ -211,6 +211,8 @@ public:
         for (int64_t g = 0; g < KeyTile::num_groups; ++g) {
             const int64_t first = base + g * group_columns, last = first + group_columns;
             const bool seen = first < end_ && last > begin_, wholly = first >= begin_ && last <= end_;
+            const int64_t slice = first / slice_elements * slice_elements;
+            if (slice >= end_ || slice + slice_elements <= begin_) continue;  // no item sees any of its keys
             if (seen) tile.keys[g] = reads_keys_ ? bytes(key_words(first)) : copy_keys(first, g);
             tile.values[g] = reads_values_ && wholly ? bytes(value_words(first))
                                                      : copy_values(first, g, wholly, tile.value_row_bytes / 4);

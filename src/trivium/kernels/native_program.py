@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import LaneLayout
-from trivium.kernels.native import NativeKernels, expert_parts, load_extension
+from trivium.kernels.native import TYPE_NAMES, NativeKernels, expert_parts, load_extension
 from trivium.kernels.ops import NotRecordable, Ops
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 
@@ -112,7 +112,7 @@ class GroupInput:
 class PackedLayer:
     weight: PackedTensor
     bias: Tensor | None
-    adds: bool = False  # to what its output holds
+    held: Literal["nothing", "summand"] | Activation = "nothing"  # at its outputs before; an activation: gates
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Recording:
         raise NotRecordable("encoders run op by op")
 
     def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
-        noted = _together(_into_residuals(self.noted, result))
+        noted = _into_gates(_together(_into_residuals(self.noted, result)), result)
         buffer_of, widths = _share_buffers(noted, result)
         program = load_extension().Program(native.kernels, widths)
         for op in noted:
@@ -297,7 +297,7 @@ def _into_residuals(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
                 "packed_linears",
                 (*before.inputs, residual),
                 op.outputs,
-                (PackedLayer(layer.weight, layer.bias, adds=True),),
+                (replace(layer, held="summand"),),
                 updates=residual,
             )
         else:
@@ -325,6 +325,32 @@ def _together(noted: Sequence[NotedOp]) -> list[NotedOp]:
     return joined
 
 
+def _into_gates(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
+    """Two layers of one input whose outputs are only gate and gated: the second multiplies by the first's activation where
+    the first's outputs lie, so that neither is read and written once more. Not where weights are floats: such layers take
+    numbers too small to be normal for 0, as tiles do, and a gate does not."""
+    last_use = _last_uses(noted, result)
+    fused: list[NotedOp] = []
+    for index, op in enumerate(noted):
+        before = fused[-1] if fused else None
+        if (
+            op.name == "gated"
+            and before is not None
+            and before.name == "packed_linears"
+            and [value.id for value in before.outputs] == [value.id for value in op.inputs]
+            and all(last_use[value.id] == index for value in op.inputs)
+            and not any(layer.weight.type in TYPE_NAMES.values() for layer in before.arguments)
+        ):
+            gate, up = before.arguments
+            (activation,) = op.arguments
+            fused[-1] = NotedOp(
+                "packed_linears", before.inputs, (*op.outputs, *op.outputs), (gate, replace(up, held=activation))
+            )
+        else:
+            fused.append(op)
+    return fused
+
+
 def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, int], list[int]]:
     """(buffer of each value, width of each buffer): a buffer is free again after its value's last use.
 
@@ -335,7 +361,7 @@ def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, i
     widths: list[int] = []
     free: defaultdict[int, list[int]] = defaultdict(list)  # by width
     for index, op in enumerate(noted):
-        for value in op.outputs:
+        for value in {value.id: value for value in op.outputs}.values():
             if op.updates is not None:
                 buffer_of[value.id] = buffer_of[op.updates.id]
             elif free[value.width]:
@@ -359,7 +385,7 @@ _EMIT: dict[str, Emit] = {
     "scale": lambda program, i, o, a: program.scale(i[0], a[0], o[0]),
     "rms_norm": lambda program, i, o, a: program.rms_norm(i[0], *a, o[0]),
     "packed_linears": lambda program, i, o, a: program.packed_linears(
-        i[0], [(x.weight.data, x.weight.type, x.bias, out, x.adds) for x, out in zip(a, o, strict=True)]
+        i[0], [(x.weight.data, x.weight.type, x.bias, out, x.held) for x, out in zip(a, o, strict=True)]
     ),
     "rotary": lambda program, i, o, a: program.rotary(*i, *a, *o),
     "write_kv": lambda program, i, o, a: program.write_kv(*i, *a),
