@@ -139,8 +139,9 @@ def main(descriptor: int) -> None:
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer; nobody will look at its memory
     torch.set_num_threads(1)
-    # Memory that ops ask for is full of NaN, so that what an op leaves unwritten shows.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Memory that ops ask for is full of NaN, so that what an op leaves unwritten shows. `use_deterministic_algorithms` does
+    # the same, but imports torch's compiler first, which takes longer than the trial.
+    torch.set_deterministic_debug_mode("warn")
     request, known = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[TrialRequest, tuple[Verdict, ...]])
     with open(descriptor, "wb", buffering=0) as answers:
 
