@@ -295,25 +295,22 @@ struct Q6_K {
     }
 };
 
-// Calls `use` with the block type's struct; false for the plain types.
+// Calls `use` with the block type's struct.
 template <typename Use>
-static inline bool with_block_type(WeightType type, const Use& use) {
+static inline void with_block_type(WeightType type, const Use& use) {
     switch (type) {
-        case WeightType::f32:
-        case WeightType::f16:
-        case WeightType::bf16: return false;
-        case WeightType::q8_0: use(Q8_0{}); break;
-        case WeightType::q4_0: use(Q4_0{}); break;
-        case WeightType::q4_1: use(Q4_1{}); break;
-        case WeightType::q5_0: use(Q5_0{}); break;
-        case WeightType::q5_1: use(Q5_1{}); break;
-        case WeightType::q2_k: use(Q2_K{}); break;
-        case WeightType::q3_k: use(Q3_K{}); break;
-        case WeightType::q4_k: use(Q4_K{}); break;
-        case WeightType::q5_k: use(Q5_K{}); break;
-        case WeightType::q6_k: use(Q6_K{}); break;
+        case WeightType::q8_0: return use(Q8_0{});
+        case WeightType::q4_0: return use(Q4_0{});
+        case WeightType::q4_1: return use(Q4_1{});
+        case WeightType::q5_0: return use(Q5_0{});
+        case WeightType::q5_1: return use(Q5_1{});
+        case WeightType::q2_k: return use(Q2_K{});
+        case WeightType::q3_k: return use(Q3_K{});
+        case WeightType::q4_k: return use(Q4_K{});
+        case WeightType::q5_k: return use(Q5_K{});
+        case WeightType::q6_k: return use(Q6_K{});
+        default: return;  // the plain types, and rows of bytes, which no file has
     }
-    return true;
 }
 
 // `count` elements from the start of a block on; whole blocks.
