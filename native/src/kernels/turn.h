@@ -97,7 +97,8 @@ static void turn_row(const float* x, float* turned, const TurnedRows& out) {
     uint32_t sum = 0;
     for (int i = 0; i < lanes; ++i) sum += sums[i];
     *out.scales = bits < infinite ? magnitude * (0.125f / 127.0f) : bits_to_float(0x7fc00000);
-    *out.q_sums = static_cast<int32_t>(sum);
+    // Of a row that is not finite the sum may be any number, and 128 times it more than an int holds.
+    *out.q_sums = bits < infinite ? static_cast<int32_t>(sum) : 0;
 }
 
 }  // namespace trivium::TRIVIUM_ISA
