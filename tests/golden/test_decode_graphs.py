@@ -13,7 +13,7 @@ import pytest
 from families import FAMILIES, TinyFamily
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
-from triton_interpreter import INTERPRETS, let_scalars_be_indices
+from triton_interpreter import INTERPRETS, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.config.options import EngineOptions
@@ -24,7 +24,7 @@ from trivium.kernels.cuda import gpu_ops
 from trivium.types.request import Request, Sampling, Stopping
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
-let_scalars_be_indices()
+set_up_interpreter()
 
 PROMPTS = [[5, 9, 300], list(range(20, 39)), [7] * 16]
 NEW_TOKENS = 3

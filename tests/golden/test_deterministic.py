@@ -13,7 +13,7 @@ import pytest
 from families import FAMILIES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
-from triton_interpreter import INTERPRETS, let_scalars_be_indices
+from triton_interpreter import INTERPRETS, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.config.options import EngineOptions
@@ -26,7 +26,7 @@ from trivium.types.request import Request, Sampling, Stopping
 from trivium.types.step import TokenLogprobs
 
 if INTERPRETS:
-    let_scalars_be_indices()
+    set_up_interpreter()
 
 Answer = tuple[list[int], list[TokenLogprobs]]
 DRAWN = Sampling(seed=3, temperature=0.9, top_p=0.95, logprobs=2)

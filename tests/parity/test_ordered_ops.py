@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_interpreter import INTERPRETS, let_scalars_be_indices
+from triton_interpreter import INTERPRETS, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.kernels import fused_cases, logprobs
@@ -17,7 +17,7 @@ from trivium.kernels.select import reference_ops
 from trivium.kernels.verify import difference
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
-let_scalars_be_indices()
+set_up_interpreter()
 
 REFERENCE = reference_ops("the oracle")
 ORDERED = ordered_gpu_ops("under test")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from drawn_seed import drawn_seed
-from triton_interpreter import INTERPRETS, let_scalars_be_indices
+from triton_interpreter import INTERPRETS, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.kernels import fused_cases, gated, rms_norm, sample
@@ -43,7 +43,7 @@ from trivium.kernels.triton.route import route_to_tiles
 from trivium.kernels.triton.sorted_experts import SortedTiles, can_be_described, sorted_up
 
 pytestmark = pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
-let_scalars_be_indices()
+set_up_interpreter()
 
 REFERENCE = reference_ops("the oracle")
 TRITON = gpu_ops("under test", num_processors=4)

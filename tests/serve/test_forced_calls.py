@@ -133,7 +133,7 @@ def thinker(tiny_model: Path) -> Iterator[ServerProcess]:
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_a_forced_call_may_be_thought_about_before(thinker: ServerProcess, seed: int) -> None:
     """The prompt began to think; the budget ends that, in the middle of whatever the model was saying, and then the call
     must come. A character that was begun is said to its end, which takes three tokens at most."""
