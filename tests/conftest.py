@@ -1,7 +1,7 @@
-"""Before anything is imported: where there is no GPU, Triton's kernels run on its interpreter. torch computes on one thread,
-unless an engine is told otherwise, and threads that wait for others sleep: several test processes share the cores, and theirs
-would spin against each other. And drawn examples are the same in every run, however slow it is; `--hypothesis-profile explore`
-draws others."""
+"""Before anything is imported: where there is no GPU, Triton's kernels run on its interpreter. Threads of torch that wait for
+others sleep, and where several processes share the tests it computes on one, unless an engine is told otherwise: they would
+spin against each other for the cores. And drawn examples are the same in every run, however slow it is;
+`--hypothesis-profile explore` draws others."""
 
 import contextlib
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 with contextlib.suppress(ImportError):  # tests/clients has an environment of its own, without it
     from hypothesis import HealthCheck, settings
