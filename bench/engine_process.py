@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class EngineCommand:
         model = ["--model", str(self.model), "--threads", str(self.threads)]
         return [str(self.python), str(self.script), *model, *settings]
 
+    def environment(self) -> dict[str, str]:
+        """This process's; but what was put on our path is not for engines that have a Python of their own."""
+        own = {} if self.python == Path(sys.executable) else {"PYTHONPATH": ""}
+        return {**os.environ, **own, "OMP_NUM_THREADS": str(self.threads)}
+
 
 class EngineProcess:
     def __init__(self, command: EngineCommand, log: Path) -> None:
@@ -55,7 +61,7 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(command.threads)},
+                env=command.environment(),
             )
         self.about = self._read()
 

