@@ -328,9 +328,12 @@ private:
             each_score(slices, item, [&](float* scores, int64_t key) {
                 store(scores, load(scores) * load(tile.key_scales + key));
             });
-        const auto score = [&](int64_t key) { return scores_of(key / slice_elements, item) + key % slice_elements; };
-        for (int64_t key = begin; key < seen.first && key < end; ++key) *score(key) = -INFINITY;
-        for (int64_t key = seen.last > begin ? seen.last : begin; key < end; ++key) *score(key) = -INFINITY;
+        if (seen.first > begin || seen.last < end)
+            each_score(slices, item, [&](float* scores, int64_t key) {
+                const IntVec keys = static_cast<int32_t>(key) + lane_numbers();
+                const auto is_seen = (keys >= static_cast<int32_t>(seen.first)) & (keys < static_cast<int32_t>(seen.last));
+                store(scores, is_seen ? load(scores) : splat(-INFINITY));
+            });
         if (a_.softcap != 0.0f)
             each_score(slices, item, [&](float* scores, int64_t) { store(scores, cap(load(scores))); });
         Vec largest = splat(-INFINITY);

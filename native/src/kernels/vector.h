@@ -63,6 +63,12 @@ static inline Vec in_register(Vec v) {
     return v;
 }
 
+static inline IntVec lane_numbers() {
+    IntVec numbers = {};
+    for (int i = 0; i < lanes; ++i) numbers[i] = i;
+    return numbers;
+}
+
 static inline Vec splat(float x) { return x - Vec{}; }
 
 // a * b + c, rounded once where the machine can.
