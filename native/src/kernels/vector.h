@@ -191,7 +191,7 @@ static inline Vec exp2(Vec x) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_maskz_scalef_ps(-1, (__m512)p, (__m512)n);
 #else
-    return (Vec)((IntVec)p + ((IntVec)shifted << 23));  // at -127 all bits become 0
+    return (Vec)((WordVec)p + ((WordVec)shifted << 23));  // at -127 all bits become 0; what is above 126 is any number
 #endif
 }
 
