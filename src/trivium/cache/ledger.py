@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 from trivium.cache.block_cache import BlockCache
-from trivium.cache.pool import LedgerError
+from trivium.cache.pool import BlockPool, LedgerError
 from trivium.cache.prefix_tree import NO_BLOCK
 from trivium.cache.tables import BlockTables
 
@@ -24,7 +24,8 @@ def _audit_blocks(cache: BlockCache, owners: Collection[BlockTables]) -> None:
     in_tree = Counter(block for node in cache.tree.nodes() for block in node.blocks if block != NO_BLOCK)
     free = Counter(pool.free_blocks())
     cached = Counter(pool.cached_blocks())
-    for block in range(pool.num_blocks):
+    mentioned = references.keys() | in_tree.keys() | cached.keys()
+    for block in range(pool.num_blocks) if _differ_beyond(pool, mentioned, free) else range(pool.num_touched):
         if references[block] != pool.references(block):
             raise LedgerError(
                 f"block {block} is counted as held {pool.references(block)} times, and {references[block]} tables hold it"
@@ -36,6 +37,18 @@ def _audit_blocks(cache: BlockCache, owners: Collection[BlockTables]) -> None:
             raise LedgerError(f"block {block} can be evicted {cached[block]} times, but its owners say otherwise")
         if free[block] != (not in_tree[block] and not is_held):
             raise LedgerError(f"block {block} is free {free[block]} times, but its owners say otherwise")
+
+
+def _differ_beyond(pool: BlockPool, mentioned: Set[int], free: Counter[int]) -> bool:
+    """Whether there is anything to tell of the blocks that were never taken, most of a large pool: they are all seen at once,
+    and are well where each is free once and nothing else mentions one."""
+    never_taken = range(pool.num_touched, pool.num_blocks)
+    return not (
+        free.keys() >= set(never_taken)
+        and free.total() == len(free)
+        and pool.is_unused(never_taken)
+        and max(mentioned, default=-1) < pool.num_touched
+    )
 
 
 def _audit_tree(cache: BlockCache, owners: Collection[BlockTables]) -> None:

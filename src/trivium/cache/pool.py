@@ -104,6 +104,10 @@ class BlockPool:
     def is_kept(self, block: int) -> bool:
         return bool(self._kept[block])
 
+    def is_unused(self, blocks: range) -> bool:
+        """Whether none of them is held or kept."""
+        return not any(self._references[blocks.start : blocks.stop]) and not any(self._kept[blocks.start : blocks.stop])
+
     def free_blocks(self) -> list[int]:
         return list(self._free)
 

@@ -50,6 +50,27 @@ def test_a_block_freed_twice_is_noticed(cache, tables):
         audit(cache, [tables])
 
 
+@pytest.mark.parametrize(
+    ("book", "noticed"),
+    [("_references", "is counted as held 1 times"), ("_kept", "is in 0 nodes"), ("_cached", "can be evicted 1 times")],
+)
+def test_a_block_that_was_never_taken_and_is_in_a_book_is_noticed(cache, tables, book, noticed):
+    last = cache.pool.num_blocks - 1
+    assert last > cache.pool.num_touched
+    getattr(cache.pool, book)[last] = 1
+    if book == "_cached":
+        cache.pool._free.remove(last)  # the totals are right
+    with pytest.raises(LedgerError, match=f"block {last} {noticed}"):
+        audit(cache, [tables])
+
+
+def test_a_table_with_a_block_that_was_never_taken_is_noticed(cache, tables):
+    last = cache.pool.num_blocks - 1
+    tables.groups[0].append(last)
+    with pytest.raises(LedgerError, match=f"block {last} is counted as held 0 times, and 1 tables hold it"):
+        audit(cache, [tables])
+
+
 def test_a_cached_block_that_the_tree_forgot_is_noticed(cache, tables):
     node, group = cache.tree._places[cache.pool.cached_blocks()[0]]
     node.blocks[group] = NO_BLOCK
