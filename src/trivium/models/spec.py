@@ -205,19 +205,26 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     def activations_per_token(self) -> int:
         """Elements that a step holds at once at most: the residual and its norm, heads, one feed-forward layer, and the
         widest input of a product once more, as the kernels lay it."""
+        return self._activations(of_expert=3)
+
+    def _activations(self, of_expert: int) -> int:
+        """`of_expert`: how many times a token's part of an expert is held in the expert's own width."""
         heads = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         wide = 3 * self.intermediate_size
         if self.moe is not None:
             # Of each chosen expert: its middle, and its result in the hidden size.
-            wide = max(wide, self.moe.top_k * (3 * self.moe.intermediate_size + self.hidden_size))
+            wide = max(wide, self.moe.top_k * (of_expert * self.moe.intermediate_size + self.hidden_size))
         laid = max(self.hidden_size, self.num_heads * self.head_dim, self.intermediate_size)
         return 4 * self.hidden_size + heads + wide + laid
 
     def activations_held(self, num_tokens: int, together: int | None) -> int:
         """Elements that a step of so many tokens holds at once at most. `together`: how many tokens are taken at a time between
-        two calls of attention; all of them have the residual, their heads and what is mixed. None, or experts: all at once."""
-        if together is None or self.moe is not None:
+        two calls of attention; all of them have the residual, their heads and what is mixed. None, or experts: all at once.
+        Where tokens are taken so, experts are gated where their gates lie."""
+        if together is None:
             return num_tokens * self.activations_per_token
+        if self.moe is not None:
+            return num_tokens * self._activations(of_expert=2)
         kept = self.hidden_size + 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
         return num_tokens * kept + min(num_tokens, together) * self.activations_per_token
 
