@@ -85,7 +85,7 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 2;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 3;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",
@@ -142,7 +142,7 @@ NB_MODULE(_native, m) {
                 const Tensor x_view = view(x, "x"), out_view = view(out, "out");
                 const WeightTensor packed_view = {view(packed, "packed"), type};
                 nb::gil_scoped_release released;
-                self.packed_linears(x_view, {{packed_view, bias_view, out_view}});
+                self.packed_linears(x_view, {}, {{packed_view, bias_view, out_view}});
             },
             "x"_a, "packed"_a, "type"_a, "bias"_a.none(), "out"_a)
         .def(
@@ -309,16 +309,19 @@ NB_MODULE(_native, m) {
             "x"_a, "weight"_a, "eps"_a, "out"_a)
         .def(
             "packed_linears",
-            [](Program& self, int64_t x, nb::list layers) {
+            [](Program& self, int64_t x, nb::handle norm, float eps, nb::list layers) {
                 std::vector<Program::RecordedLayer> recorded;
                 for (nb::handle layer : layers)
                     recorded.push_back({{view(layer[0], "weight"), kept(nb::cast<std::string_view>(layer[1]))},
                                         optional_view(layer[2], "bias"),
                                         nb::cast<int64_t>(layer[3]),
                                         held_of(nb::cast<std::string_view>(layer[4]))});
-                self.packed_linears(x, std::move(recorded));
+                const std::optional<Tensor> weight = optional_view(norm, "norm");
+                self.packed_linears(x, weight ? std::optional(trivium::RowNorm{*weight, eps}) : std::nullopt,
+                                    std::move(recorded));
             },
-            "x"_a, "layers"_a, "Each layer: (weight, type, bias or None, out, what `out` holds: \"nothing\", \"summand\", or as a gate of the layer "
+            "x"_a, "norm"_a.none(), "eps"_a, "layers"_a,
+            "`norm`: of rows of x, or None. Each layer: (weight, type, bias or None, out, what `out` holds: \"nothing\", \"summand\", or as a gate of the layer "
             "before the name of its activation).")
         .def("rotary", &Program::rotary, "q"_a, "k"_a, "dim"_a, "rotation"_a, "q_out"_a, "k_out"_a)
         .def(

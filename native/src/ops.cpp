@@ -181,12 +181,20 @@ Activations Ops::prepared(const float* x, int64_t stride, int64_t rows, int64_t 
                           std::initializer_list<WeightType> types) {
     Activations all;
     all.columns = columns;
-    for (const WeightType type : types) prepare(x, stride, rows, type, all);
+    for (const WeightType type : types) prepare(x, stride, rows, {}, type, all);
     return all;
 }
 
-void Ops::prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all) {
+void Ops::prepare(const float* x, int64_t stride, int64_t rows, const std::optional<RowNorm>& norm, WeightType type,
+                  Activations& all) {
     const int64_t columns = all.columns, rows_per_task = cheap_rows_per_task(rows, columns);
+    const std::vector<float*> scratch = this->scratch(padded_columns(columns));
+    const auto row = [&](int64_t i, int worker) -> const float* {
+        if (!norm) return x + i * stride;
+        float* const normed = scratch[static_cast<size_t>(worker)];
+        kernels_.rms_norm(x + i * stride, norm->weight.as<const float>(), norm->eps, normed, columns);
+        return normed;
+    };
     const auto each_row = [&](const auto& work) {
         pool_.run(ceil_div(rows, rows_per_task), [&](int64_t task, int worker) {
             const int64_t last = std::min(rows, (task + 1) * rows_per_task);
@@ -196,27 +204,33 @@ void Ops::prepare(const float* x, int64_t stride, int64_t rows, WeightType type,
     if (is_byte_rows(type)) {
         if (all.turned) return;
         all.turned = room_for_turned(rows, columns, turned_x_);
-        const std::vector<float*> scratch = this->scratch(columns);
         each_row([&](int64_t i, int worker) {
-            kernels_.turn_row(x + i * stride, scratch[static_cast<size_t>(worker)], all.turned->from_row(i));
+            kernels_.turn_row(row(i, worker), scratch[static_cast<size_t>(worker)], all.turned->from_row(i));
         });
     } else if (!is_float(type)) {
         if (all.quantized) return;
         all.quantized = room_for_quantized(rows, columns, quantized_x_);
-        each_row([&](int64_t i, int) { kernels_.quantize_row(x + i * stride, all.quantized->from_row(i)); });
+        each_row([&](int64_t i, int worker) { kernels_.quantize_row(row(i, worker), all.quantized->from_row(i)); });
     } else if (!all.laid_for(type)) {
         const int64_t padded = padded_columns(columns);
         uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
-        each_row([&](int64_t i, int) { kernels_.lay_float_row(type, x + i * stride, columns, words + i * padded); });
+        each_row([&](int64_t i, int worker) {
+            kernels_.lay_float_row(type, row(i, worker), columns, words + i * padded);
+        });
         all.laid[static_cast<size_t>(type)] = words;
     }
 }
 
-void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers) {
+void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, const std::vector<PackedLayer>& layers) {
     x.require_dtype(DType::f32);
     x.require_shape({-1, -1});
     x.require_contiguous_tail(1);
     const int64_t num_x = x.shape[0], columns = x.shape[1];
+    if (norm) {
+        norm->weight.require_dtype(DType::f32);
+        norm->weight.require_shape({columns});
+        norm->weight.require_contiguous();
+    }
     for (size_t i = 0; i < layers.size(); ++i) {
         const PackedLayer& layer = layers[i];
         require(!is_gate(layer.held) ||
@@ -244,7 +258,7 @@ void Ops::packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers
     Activations rows_of_x;
     rows_of_x.columns = columns;
     for (const PackedLayer& layer : layers)
-        prepare(x.as<const float>(), x.strides[0], num_x, packed_type_of(layer.packed), rows_of_x);
+        prepare(x.as<const float>(), x.strides[0], num_x, norm, packed_type_of(layer.packed), rows_of_x);
     // Few rows: a task for each thread, since taking one costs about as much as a tile, and a task's first tile was not
     // fetched beforehand. Many rows: several for each, so that threads end together.
     int64_t all_tiles = 0;

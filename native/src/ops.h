@@ -29,6 +29,12 @@ struct PackedLayer {
     Held held = Held::nothing;  // by `out`; gates are the outputs of the layer before
 };
 
+// Rows are normed by their squares before they are multiplied.
+struct RowNorm {
+    Tensor weight;
+    float eps;
+};
+
 // How the tokens of rows of logits are chosen; trivium/kernels/sample.py has the same names.
 struct SampleTensors {
     struct Penalties {
@@ -91,8 +97,8 @@ public:
     // as rows of bytes.
     void pack(const WeightTensor& weight, const WeightTensor& out);
     uint64_t checksum(const Tensor& bytes);
-    // Layers of the same x, which is quantized, or laid out for float weights, once.
-    void packed_linears(const Tensor& x, const std::vector<PackedLayer>& layers);
+    // Layers of the same x, which is normed, and quantized or laid out for float weights, once.
+    void packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, const std::vector<PackedLayer>& layers);
     void scale(const Tensor& x, float factor, const Tensor& out);
     void add(const Tensor& x, const Tensor& y, const Tensor& out);
     void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
@@ -133,7 +139,8 @@ private:
     // Rows of x for weights of all `types`; they live until the next call.
     Activations prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
                          std::initializer_list<WeightType> types);
-    void prepare(const float* x, int64_t stride, int64_t rows, WeightType type, Activations& all);
+    void prepare(const float* x, int64_t stride, int64_t rows, const std::optional<RowNorm>& norm, WeightType type,
+                 Activations& all);
     // Of rows of x from `first_row` on. `scratch`: linear_scratch(weight) bytes of the worker.
     void multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const;
     int64_t linear_scratch(const PackedMatrix& weight) const;

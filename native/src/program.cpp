@@ -250,7 +250,7 @@ void Program::rms_norm(int64_t x, const Tensor& weight, float eps, int64_t out) 
                       }});
 }
 
-void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
+void Program::packed_linears(int64_t x, std::optional<RowNorm> norm, std::vector<RecordedLayer> layers) {
     width(x);
     std::vector<int64_t> reads = {x}, writes;
     for (const RecordedLayer& layer : layers) {
@@ -262,7 +262,7 @@ void Program::packed_linears(int64_t x, std::vector<RecordedLayer> layers) {
         lane.packed_layers.clear();
         for (const RecordedLayer& layer : layers)
             lane.packed_layers.push_back({layer.packed, layer.bias, lane.rows(layer.out), layer.held});
-        lane.ops.packed_linears(lane.rows(x), lane.packed_layers);
+        lane.ops.packed_linears(lane.rows(x), norm, lane.packed_layers);
     };
     steps_.push_back({Takes::some_tokens, std::move(reads), std::move(writes), run});
 }

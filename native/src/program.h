@@ -90,7 +90,7 @@ public:
         int64_t out;
         Held held;
     };
-    void packed_linears(int64_t x, std::vector<RecordedLayer> layers);
+    void packed_linears(int64_t x, std::optional<RowNorm> norm, std::vector<RecordedLayer> layers);
     void rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out);
     void write_kv(int64_t k, int64_t v, const Tensor& key_cache, const Tensor& value_cache, int64_t group);
     void paged_attention(int64_t q, const RecordedAttention& attention, int64_t out);

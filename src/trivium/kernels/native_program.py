@@ -236,7 +236,8 @@ class Recording:
         raise NotRecordable("encoders run op by op")
 
     def compile(self, result: Value, native: NativeKernels) -> NativeProgram:
-        noted = _into_gates(_together(_into_residuals(self.noted, result)), result)
+        noted = _together(_into_residuals(self.noted, result))
+        noted = _with_norms(_into_gates(noted, result), result)
         buffer_of, widths = _share_buffers(noted, result)
         program = load_extension().Program(native.kernels, widths)
         for op in noted:
@@ -351,6 +352,28 @@ def _into_gates(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
     return fused
 
 
+def _with_norms(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
+    """Layers whose input is a norm of whole rows that nothing else needs norm each row as they quantize it."""
+    last_use = _last_uses(noted, result)
+    fused: list[NotedOp] = []
+    for index, op in enumerate(noted):
+        before = fused[-1] if fused else None
+        if (
+            op.name == "packed_linears"
+            and before is not None
+            and before.name == "rms_norm"
+            and before.outputs[0].id == op.inputs[0].id
+            and last_use[op.inputs[0].id] == index
+            and op.updates is None
+            and before.arguments[0].shape[0] == op.inputs[0].width
+        ):
+            (x,) = before.inputs
+            fused[-1] = NotedOp("normed_linears", (x, *op.inputs[1:]), op.outputs, (*before.arguments, *op.arguments))
+        else:
+            fused.append(op)
+    return fused
+
+
 def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, int], list[int]]:
     """(buffer of each value, width of each buffer): a buffer is free again after its value's last use.
 
@@ -379,14 +402,17 @@ def _parts(weight: Weight) -> tuple[Tensor, str | None]:
     return (weight.data, weight.type) if isinstance(weight, QuantizedTensor) else (weight, None)
 
 
+def _layers(layers: Sequence[PackedLayer], outputs: Sequence[int]) -> list[tuple[Any, ...]]:
+    return [(x.weight.data, x.weight.type, x.bias, out, x.held) for x, out in zip(layers, outputs, strict=True)]
+
+
 Emit = Callable[[Any, list[int], list[int], tuple[Any, ...]], None]
 _EMIT: dict[str, Emit] = {
     "embed": lambda program, i, o, a: program.embed(*a, o[0]),
     "scale": lambda program, i, o, a: program.scale(i[0], a[0], o[0]),
     "rms_norm": lambda program, i, o, a: program.rms_norm(i[0], *a, o[0]),
-    "packed_linears": lambda program, i, o, a: program.packed_linears(
-        i[0], [(x.weight.data, x.weight.type, x.bias, out, x.held) for x, out in zip(a, o, strict=True)]
-    ),
+    "packed_linears": lambda program, i, o, a: program.packed_linears(i[0], None, 0.0, _layers(a, o)),
+    "normed_linears": lambda program, i, o, a: program.packed_linears(i[0], a[0], a[1], _layers(a[2:], o)),
     "rotary": lambda program, i, o, a: program.rotary(*i, *a, *o),
     "write_kv": lambda program, i, o, a: program.write_kv(*i, *a),
     "paged_attention": lambda program, i, o, a: program.paged_attention(i[0], *a, o[0]),

@@ -1,4 +1,4 @@
-"""Recorded layers whose outputs are gate and gated: one op if they are quantized, and always the bits of three."""
+"""Recorded ops that are joined into one: fewer of them, and the bits of each by itself."""
 
 from typing import Any
 
@@ -60,3 +60,43 @@ def test_gates_that_are_asked_for_elsewhere_are_kept(random: Generator) -> None:
 
     tokens = torch.arange(20)
     assert torch.equal(ops.record(layers, 0, 0).run(tokens, [], []), layers(ops, tokens))
+
+
+@every_path
+@pytest.mark.parametrize("form", ["Q4_1", "rows of bytes", "bfloat16", "float32"])
+def test_a_layer_that_norms_its_rows_is_the_norm_and_the_layer_to_the_bit(
+    form: str, instruction_set: str, random: Generator
+) -> None:
+    ops = ops_of(instruction_set)
+    assert ops.record is not None
+    table, norm = normal(random, 200, COLUMNS), normal(random, 1, COLUMNS)[0]
+    weight = prepared(ops, random, form, 77)
+
+    def layers(o: Ops, tokens: Any, *_: object) -> Any:
+        return o.linear(o.rms_norm(o.embed(tokens, table, torch.float32), norm, 1e-6), weight, None)
+
+    recorded = ops.record(layers, 0, 0)
+    assert recorded.num_ops == 2, "the embedding, and the layer"
+    for num_tokens in (1, 3, 19, 150):
+        tokens = torch.randint(0, 200, (num_tokens,), generator=random)
+        assert torch.equal(recorded.run(tokens, [], []), layers(ops, tokens)), num_tokens
+
+
+def test_norms_that_are_asked_for_elsewhere_or_are_of_heads_are_ops_of_their_own(random: Generator) -> None:
+    ops = ops_of("baseline")
+    assert ops.record is not None
+    table, norms = normal(random, 20, COLUMNS), normal(random, 2, COLUMNS)
+    weight = prepared(ops, random, "Q4_1", COLUMNS)
+
+    def twice(o: Ops, tokens: Any, *_: object) -> Any:
+        normed = o.rms_norm(o.embed(tokens, table, torch.float32), norms[0], 1e-6)
+        return o.linear(normed, weight, None) + normed
+
+    def of_heads(o: Ops, tokens: Any, *_: object) -> Any:
+        x = o.embed(tokens, table, torch.float32)
+        heads = o.rms_norm(x.view(len(x), 4, COLUMNS // 4), norms[1, : COLUMNS // 4].contiguous(), 1e-6)
+        return o.linear(heads.flatten(1), weight, None)
+
+    tokens = torch.arange(20)
+    for layers in (twice, of_heads):
+        assert torch.equal(ops.record(layers, 0, 0).run(tokens, [], []), layers(ops, tokens)), layers.__name__
