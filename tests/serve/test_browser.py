@@ -14,6 +14,8 @@ from browser import CHROMIUM
 from parrot_server import save_parrot, spoken
 from server_process import ServerProcess
 
+from trivium.observe.request_account import MEANINGS
+
 sync_api = pytest.importorskip("playwright.sync_api")
 Browser, Page, expect = sync_api.Browser, sync_api.Page, sync_api.expect
 
@@ -159,7 +161,11 @@ def test_an_answer_says_where_its_time_went(parrot: ServerProcess, open_page: Op
     ask(page, spoken("Quick."))
     page.get_by_role("button", name="Timing").click()
     expect(answers(page).locator(".account")).to_contain_text("from the first byte to the last")
-    expect(answers(page).locator(".account dd", has_text="decoding")).to_be_visible()
+    for cause, meaning in MEANINGS.items():
+        told = answers(page).locator(f".account dt[data-cause={cause}] + dd")
+        if told.count():
+            expect(told).to_contain_text(meaning)
+    expect(answers(page).locator(".account dt[data-cause=decode]")).to_be_visible()
     expect(answers(page).locator(".cause-bar [data-cause=decode]")).to_be_visible()
 
 

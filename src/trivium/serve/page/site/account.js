@@ -38,8 +38,8 @@ async function fetchAccount(requestId) {
 
 function drawn({ account, sentences }) {
   const causes = Object.entries(account.causes).sort(([, one], [, other]) => other - one);
-  // The sentences after the first stand in the same order; of each, what follows the figures.
-  const meanings = sentences.slice(1).map((sentence) => sentence.slice(sentence.indexOf("%") + 1).trim());
+  // The last sentences are the causes', in the same order; of each, what follows the figures.
+  const meanings = sentences.slice(sentences.length - causes.length).map((sentence) => sentence.slice(sentence.indexOf("%") + 1).trim());
   const lines = causes.flatMap(([cause, seconds], i) => [
     make("dt", { "data-cause": cause }, make("i"), duration(seconds), make("span", {}, percent(seconds, account.seconds))),
     make("dd", {}, meanings[i]),
