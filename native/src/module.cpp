@@ -321,8 +321,8 @@ NB_MODULE(_native, m) {
                                     std::move(recorded));
             },
             "x"_a, "norm"_a.none(), "eps"_a, "layers"_a,
-            "`norm`: of rows of x, or None. Each layer: (weight, type, bias or None, out, what `out` holds: \"nothing\", \"summand\", or as a gate of the layer "
-            "before the name of its activation).")
+            "`norm`: of rows of x, or None. Each layer: (weight, type, bias or None, out, what `out` holds: 'nothing', "
+            "'summand', or where it holds gates, outputs of the layer before, the name of their activation).")
         .def("rotary", &Program::rotary, "q"_a, "k"_a, "dim"_a, "rotation"_a, "q_out"_a, "k_out"_a)
         .def(
             "write_kv",

@@ -278,52 +278,50 @@ def _last_uses(noted: Sequence[NotedOp], result: Value) -> dict[int, int]:
     return last_use
 
 
+Join = Callable[[NotedOp, NotedOp, int], NotedOp | None]
+
+
+def _joined(noted: Sequence[NotedOp], join: Join) -> list[NotedOp]:
+    """`join` of an op's predecessor, the op and its index: the op that takes the place of both, or None."""
+    ops: list[NotedOp] = []
+    for index, op in enumerate(noted):
+        both = join(ops[-1], op, index) if ops else None
+        if both is None:
+            ops.append(op)
+        else:
+            ops[-1] = both
+    return ops
+
+
 def _into_residuals(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
     """A packed layer whose output is only added to a value that is not needed after adds to it itself."""
     last_use = _last_uses(noted, result)
-    fused: list[NotedOp] = []
-    for index, op in enumerate(noted):
-        before = fused[-1] if fused else None
-        if (
-            op.name == "add"
-            and before is not None
-            and before.name == "packed_linears"
-            and before.outputs[0].id == op.inputs[1].id
-            and last_use[op.inputs[0].id] == index
-            and last_use[op.inputs[1].id] == index
-        ):
-            (layer,) = before.arguments
-            residual = op.inputs[0]
-            fused[-1] = NotedOp(
-                "packed_linears",
-                (*before.inputs, residual),
-                op.outputs,
-                (replace(layer, held="summand"),),
-                updates=residual,
-            )
-        else:
-            fused.append(op)
-    return fused
+
+    def join(before: NotedOp, op: NotedOp, index: int) -> NotedOp | None:
+        if (before.name, op.name) != ("packed_linears", "add") or before.outputs[0].id != op.inputs[1].id:
+            return None
+        if any(last_use[value.id] != index for value in op.inputs):
+            return None
+        (layer,) = before.arguments
+        residual = op.inputs[0]
+        layers = (replace(layer, held="summand"),)
+        return NotedOp("packed_linears", (*before.inputs, residual), op.outputs, layers, updates=residual)
+
+    return _joined(noted, join)
 
 
 def _together(noted: Sequence[NotedOp]) -> list[NotedOp]:
     """Neighbouring packed layers of one input become one op: the input is quantized once, threads meet once."""
-    joined: list[NotedOp] = []
-    for op in noted:
-        before = joined[-1] if joined else None
-        if (
-            before is not None
-            and before.name == op.name == "packed_linears"
-            and before.updates is None
-            and op.updates is None
-            and before.inputs[0].id == op.inputs[0].id
-        ):
-            joined[-1] = NotedOp(
-                "packed_linears", before.inputs, (*before.outputs, *op.outputs), (*before.arguments, *op.arguments)
-            )
-        else:
-            joined.append(op)
-    return joined
+
+    def join(before: NotedOp, op: NotedOp, _: int) -> NotedOp | None:
+        if not before.name == op.name == "packed_linears" or before.inputs[0].id != op.inputs[0].id:
+            return None
+        if before.updates is not None or op.updates is not None:
+            return None
+        outputs, layers = (*before.outputs, *op.outputs), (*before.arguments, *op.arguments)
+        return NotedOp("packed_linears", before.inputs, outputs, layers)
+
+    return _joined(noted, join)
 
 
 def _into_gates(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
@@ -331,47 +329,38 @@ def _into_gates(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
     the first's outputs lie, so that neither is read and written once more. Not where weights are floats: such layers take
     numbers too small to be normal for 0, as tiles do, and a gate does not."""
     last_use = _last_uses(noted, result)
-    fused: list[NotedOp] = []
-    for index, op in enumerate(noted):
-        before = fused[-1] if fused else None
-        if (
-            op.name == "gated"
-            and before is not None
-            and before.name == "packed_linears"
-            and [value.id for value in before.outputs] == [value.id for value in op.inputs]
-            and all(last_use[value.id] == index for value in op.inputs)
-            and not any(layer.weight.type in TYPE_NAMES.values() for layer in before.arguments)
-        ):
-            gate, up = before.arguments
-            (activation,) = op.arguments
-            fused[-1] = NotedOp(
-                "packed_linears", before.inputs, (*op.outputs, *op.outputs), (gate, replace(up, held=activation))
-            )
-        else:
-            fused.append(op)
-    return fused
+
+    def join(before: NotedOp, op: NotedOp, index: int) -> NotedOp | None:
+        if (before.name, op.name) != ("packed_linears", "gated"):
+            return None
+        if [value.id for value in before.outputs] != [value.id for value in op.inputs]:
+            return None
+        if any(last_use[value.id] != index for value in op.inputs):
+            return None
+        if any(layer.weight.type in TYPE_NAMES.values() for layer in before.arguments):
+            return None
+        gate, up = before.arguments
+        (activation,) = op.arguments
+        layers = (gate, replace(up, held=activation))
+        return NotedOp("packed_linears", before.inputs, (*op.outputs, *op.outputs), layers)
+
+    return _joined(noted, join)
 
 
 def _with_norms(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
     """Layers whose input is a norm of whole rows that nothing else needs norm each row as they quantize it."""
     last_use = _last_uses(noted, result)
-    fused: list[NotedOp] = []
-    for index, op in enumerate(noted):
-        before = fused[-1] if fused else None
-        if (
-            op.name == "packed_linears"
-            and before is not None
-            and before.name == "rms_norm"
-            and before.outputs[0].id == op.inputs[0].id
-            and last_use[op.inputs[0].id] == index
-            and op.updates is None
-            and before.arguments[0].shape[0] == op.inputs[0].width
-        ):
-            (x,) = before.inputs
-            fused[-1] = NotedOp("normed_linears", (x, *op.inputs[1:]), op.outputs, (*before.arguments, *op.arguments))
-        else:
-            fused.append(op)
-    return fused
+
+    def join(before: NotedOp, op: NotedOp, index: int) -> NotedOp | None:
+        if (before.name, op.name) != ("rms_norm", "packed_linears") or before.outputs[0].id != op.inputs[0].id:
+            return None
+        if last_use[op.inputs[0].id] != index or op.updates is not None:
+            return None
+        if before.arguments[0].shape[0] != op.inputs[0].width:
+            return None
+        return NotedOp("normed_linears", before.inputs, op.outputs, (*before.arguments, *op.arguments))
+
+    return _joined(noted, join)
 
 
 def _share_buffers(noted: Sequence[NotedOp], result: Value) -> tuple[dict[int, int], list[int]]:
