@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from counted_memory import most_allocated
 from native_paths import every_path, ops_of
 from torch import Generator, Tensor
 
@@ -68,31 +66,28 @@ def test_slices_are_all_rows_once(num_rows: int, fewest: int) -> None:
     assert all(some.stop - some.start >= max(3, fewest) for some in slices)
 
 
-@pytest.mark.skipif(
-    "SANITIZED_NATIVE" in os.environ, reason="a sanitizer keeps what was freed, to see who uses it still"
-)
-def test_the_references_work_does_not_grow_with_the_rows(random: Generator) -> None:
-    """As the system counts it, of a process that gives back what it freed."""
-    tokens, rows = 1 << 18, 12
+def filtered_draws(rows: int, typical_p: float) -> SampleBatch:
+    columns = torch.tensor([[1.0, 5000, 0.9, 0.01, typical_p, 0.3]] * rows, dtype=torch.float64)
+    return SampleBatch(Draws(columns, filters=True, typical=typical_p < 1))
+
+
+@pytest.mark.parametrize("rows, tokens", [(12, 1 << 18), (64, 32000), (3, 128256)])
+def test_the_references_work_is_what_is_planned_and_does_not_grow_with_the_rows(
+    rows: int, tokens: int, random: Generator
+) -> None:
     logits = torch.zeros(rows, tokens).normal_(generator=random)
-    columns = torch.tensor([[1.0, 5000, 0.9, 0.01, 0.5, 0.3]] * rows, dtype=torch.float64)
-    batch = SampleBatch(Draws(columns, filters=True, typical=True))
-    reset_peak()
-    before = most_resident_bytes()
-    sample.reference(logits, batch)
-    work = most_resident_bytes() - before
-    assert work < tokens * REFERENCE_WORK_BYTES * 3 < rows * tokens * 37  # which is what it took of all rows at once
-    assert reference_logit_bytes(rows, tokens, "cpu") > logits.nbytes + work
-
-
-def reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def most_resident_bytes() -> int:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    chosen = torch.randint(tokens, (rows,), generator=random)
+    changes = sample._changes(random, rows, tokens)
+    worked_on = max(tokens, logit_memory.LOGITS_AT_ONCE)
+    planned = worked_on * REFERENCE_WORK_BYTES
+    taken = [
+        most_allocated(lambda: sample.reference(logits, filtered_draws(rows, 0.5))),
+        most_allocated(lambda: sample.reference(logits, filtered_draws(rows, 1.0))),
+        most_allocated(lambda: sample.reference(logits, changes)) - logits.nbytes,
+        most_allocated(lambda: logprobs.reference(logits, chosen, 20)),
+    ]
+    assert planned * 0.6 < max(taken) < planned * 1.02
+    assert reference_logit_bytes(rows, tokens, "cpu") >= 2 * logits.nbytes + planned
 
 
 def test_a_result_takes_the_memory_of_the_last_one_that_is_gone() -> None:

@@ -14,7 +14,7 @@ from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.weights import QuantizedTensor
 
 # Each element has several copies on its way. A device of its own would be launched to for every part.
-ELEMENTS_AT_ONCE = 1 << 18
+ELEMENTS_AT_ONCE = 1 << 16
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype) -> Tensor:

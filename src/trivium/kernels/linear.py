@@ -16,8 +16,10 @@ from trivium.kernels.weights import LinearWeight, QuantizedTensor, stored
 
 TOLERANCE = 1e-5
 
-# A quantized weight is expanded this many elements at a time, so that a vocabulary of 10^5 rows costs little memory.
-EXPANDED_ELEMENTS = 1 << 23
+# A quantized weight is expanded this many elements at a time, so that a vocabulary of 10^5 rows costs little memory; fewer
+# on a CPU, where pages of large pieces are cleared each time.
+EXPANDED_ELEMENTS = 1 << 18
+EXPANDED_ELEMENTS_ON_DEVICE = 1 << 23
 
 
 def reference(x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:
@@ -34,7 +36,8 @@ def by_parts(
 ) -> Tensor:
     """As `reference`; `product` multiplies x with some rows of the weight, expanded."""
     num_out, num_in = weight.shape
-    step = max(1, EXPANDED_ELEMENTS // num_in)
+    at_once = EXPANDED_ELEMENTS if x.device.type == "cpu" else EXPANDED_ELEMENTS_ON_DEVICE
+    step = max(1, at_once // num_in)
     if step >= num_out:
         y = product(x, dequantize(weight, x.dtype))
     else:

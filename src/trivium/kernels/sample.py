@@ -224,7 +224,7 @@ def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
     rest = exponent - whole
     power = torch.full_like(rest, POWER[-1])
     for coefficient in (*POWER[-2::-1], 1.0):
-        power = power * rest + coefficient
+        power.mul_(rest).add_(coefficient)
     # 2^(whole + WEIGHT_BITS) by its bits, and the product with it, are exact.
     shift = (whole.to(torch.int32) + (WEIGHT_BITS + 127) << 23).view(torch.float32)
     return torch.where(is_kept, (power * shift).round().long(), 0)
@@ -233,22 +233,24 @@ def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
 def _first(weights: Tensor, amounts: Tensor, wanted: Tensor) -> Tensor:
     """The weights of the first tokens in order until their `amounts` reach `wanted` [M], and 0 for the others."""
     wanted = wanted.unsqueeze(1)
+    nothing, counted, is_counted = amounts.new_zeros(()), torch.empty_like(amounts), weights > 0
     least = torch.zeros_like(wanted)  # the largest weight such that those of at least it reach `wanted`
     for bit in range(WEIGHT_BITS, -1, -1):
         higher = least | 1 << bit
-        reached = torch.where(weights >= higher, amounts, 0).sum(dim=-1, keepdim=True)
+        torch.ge(weights, higher, out=is_counted)
+        reached = torch.where(is_counted, amounts, nothing, out=counted).sum(dim=-1, keepdim=True)
         least = torch.where(reached >= wanted, higher, least)
-    before = torch.where(weights > least, amounts, 0).sum(dim=-1, keepdim=True)
-    is_equal = weights == least
-    equal_before = torch.where(is_equal, amounts, 0).cumsum(dim=-1) - amounts
-    return torch.where((weights > least) | (is_equal & (before + equal_before < wanted)), weights, 0)
+    is_higher, is_equal = torch.gt(weights, least, out=is_counted), weights == least
+    before = torch.where(is_higher, amounts, nothing, out=counted).sum(dim=-1, keepdim=True)
+    equal_before = torch.where(is_equal, amounts, nothing, out=counted).cumsum_(dim=-1).sub_(amounts)
+    return torch.where(is_higher | is_equal & (before + equal_before < wanted), weights, 0)
 
 
 def _typical(weights: Tensor, mass: Tensor) -> Tensor:
     """Of one row: tokens whose surprise is nearest to the expected surprise, until their share reaches `mass`."""
     normal = weights.double() / weights.sum().double()
-    surprise = -normal.log()
-    distance = (surprise - torch.nansum(normal * surprise)).abs()
+    surprise = normal.log().neg_()
+    distance = surprise.sub_(torch.nansum(normal * surprise)).abs_()
     ordered, order = distance.sort(stable=True)
     count = (normal[order].cumsum(0) < mass).sum().clamp(max=len(ordered) - 1)
     return torch.where(distance <= ordered[count], weights, 0)

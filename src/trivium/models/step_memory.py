@@ -10,7 +10,6 @@ import torch
 
 from trivium.kernels.few_shapes import products_bytes
 from trivium.kernels.linear import EXPANDED_ELEMENTS
-from trivium.kernels.logit_memory import reference_work_bytes
 from trivium.kernels.ops import Ops
 from trivium.kernels.token_slices import TOKENS_AT_ONCE
 from trivium.models.encoder import encoder_weight_shapes
@@ -18,7 +17,7 @@ from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.spec import ModelSpec
 from trivium.models.weights import weight_shapes
 
-NATIVE_BYTES = 8 << 20  # of the kernels that steps are compared with now and then, and between small pieces: measured
+NATIVE_BYTES = 2 << 20  # of the kernels that steps are compared with now and then, and between small pieces: measured
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class StepMemory:
 
     def _op_by_op(self, num_tokens: int, longest: int, logits: int) -> int:
         """What is large has pages of its own on a CPU, which go when it does: either the layers hold them or the logits do."""
-        kept = reference_work_bytes(self.num_rows, self.spec.vocab_size, self.device)
-        return max(self.layer_bytes(num_tokens, longest), logits - kept) + kept + self._products()
+        return max(self.layer_bytes(num_tokens, longest), logits) + self._products()
 
     def layer_bytes(self, num_tokens: int, longest: int) -> int:
         """Of the layers alone, op by op by the reference, as torch's allocator counts them."""

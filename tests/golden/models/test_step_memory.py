@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
+from counted_memory import most_allocated
 
 from trivium.formats.source import open_source
 from trivium.kernels.attention import AttentionBatch
@@ -107,20 +106,6 @@ def one_long_row(build: Build, num_groups: int) -> list[AttentionBatch]:
         )
         for group in range(num_groups)
     ]
-
-
-def most_allocated(work: Callable[[], object]) -> int:
-    """By `work`, at once, as torch's allocator tells the profiler."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
-    events = profiled.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    held = most = 0
-    for _, nbytes in changes:
-        held += nbytes
-        most = max(most, held)
-    return most
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
