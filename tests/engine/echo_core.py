@@ -93,6 +93,9 @@ class EchoCore:
     def take_refusals(self) -> list[tuple[str, TriviumError]]:
         return []
 
+    def prepare(self) -> bool:
+        return False
+
     def grammar_stats(self) -> GrammarStats:
         return GrammarStats()
 

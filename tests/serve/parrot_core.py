@@ -79,6 +79,9 @@ class ParrotCore:
     def execution_stats(self) -> ExecutionStats:
         return ExecutionStats()
 
+    def prepare(self) -> bool:
+        return False
+
     def grammar_stats(self) -> GrammarStats:
         return GrammarStats()
 

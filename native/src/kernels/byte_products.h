@@ -70,6 +70,16 @@ static inline IntVec add_products(IntVec sum, ByteVec w, int32_t a) {
 #endif
 }
 
+// The same, with the four bytes in every lane of `fours`.
+template <int largest>
+static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
+#if defined(__AVX512VNNI__)
+    return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)fours);
+#else
+    return add_products<largest>(sum, w, static_cast<int32_t>(fours[0]));
+#endif
+}
+
 static inline Vec to_float(IntVec v) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_maskz_cvtepi32_ps(-1, (__m512i)v);

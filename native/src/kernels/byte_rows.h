@@ -7,6 +7,7 @@
 #include "next_tile.h"
 #include "outputs.h"
 #include "turn.h"
+#include "with_constant.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -22,58 +23,78 @@ static inline Vec byte_row_scales(const LinearPart& task, int64_t tile, int part
     return load(reinterpret_cast<const float*>(scales) + part * lanes);
 }
 
+// Weights and rows of x that are multiplied together: as many as there are registers for their sums. A word of x that meets
+// two tiles is read once for both; reading each word for one product alone, next to the weights, is what would bound them.
+constexpr int byte_tiles_together = lanes == 16 ? 2 : 1;
+constexpr int byte_rows_together = lanes == 16 ? 12 : 4;
+
 // Whole numbers may be summed in several chains, so that a multiply-add need not wait for the one before.
 template <int num_x>
 constexpr int byte_row_chains = num_x >= 4 ? 1 : 4;
 
-// The outputs of `lanes` rows of a tile for `num_x` rows of x from `first` on.
-template <int num_x>
+// The outputs of `lanes` rows of each of `num_tiles` tiles from t on, for `num_x` rows of x from `first` on.
+template <int num_x, int num_tiles>
 static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, int64_t t, int part, int64_t first,
                                NextTile& next) {
     constexpr int chains = byte_row_chains<num_x>;
     constexpr int64_t quads_together = packed_group_columns / 4;
     const TurnedRows x = all_x.from_row(first);
-    const uint8_t* const tile = task.weight.data + t * byte_rows_tile_bytes(x.columns) + part * 4 * lanes;
-    IntVec sums[num_x][chains] = {};
+    const int64_t tile_bytes = byte_rows_tile_bytes(x.columns);
+    const uint8_t* const tile = task.weight.data + t * tile_bytes + part * 4 * lanes;
+    IntVec sums[num_x][num_tiles][chains] = {};
     for (int64_t begin = 0; begin < x.columns / 4; begin += quads_together) {
         next.fetch_some();
 #pragma GCC unroll 8
         for (int64_t q = 0; q < quads_together; ++q) {
-            const ByteVec quad = load_quad(tile + (begin + q) * quad_bytes);
-#pragma GCC unroll 8
+            ByteVec quads[num_tiles];
+            for (int i = 0; i < num_tiles; ++i) quads[i] = load_quad(tile + i * tile_bytes + (begin + q) * quad_bytes);
+#pragma GCC unroll 12
             for (int m = 0; m < num_x; ++m) {
                 const FourBytes a = reinterpret_cast<const FourBytes*>(x.q + m * x.stride)[begin + q];
-                sums[m][q % chains] = add_products<255>(sums[m][q % chains], quad, a);
+                if constexpr (num_tiles == 1) {
+                    sums[m][0][q % chains] = add_products<255>(sums[m][0][q % chains], quads[0], a);
+                } else {
+                    const IntVec fours = (IntVec)in_register((Vec)(IntVec{} + a));
+#pragma GCC unroll 2
+                    for (int i = 0; i < num_tiles; ++i)
+                        sums[m][i][q % chains] = add_products<255>(sums[m][i][q % chains], quads[i], fours);
+                }
             }
         }
     }
-    const Vec scales = byte_row_scales(task, t, part);
-    for (int m = 0; m < num_x; ++m) {
-        for (int i = 1; i < chains; ++i) sums[m][0] += sums[m][i];
-        put_outputs(task, t * packed_tile_rows + part * lanes, first + m, scaled_sum(sums[m][0], x, m, scales));
+    for (int i = 0; i < num_tiles; ++i) {
+        const Vec scales = byte_row_scales(task, t + i, part);
+        for (int m = 0; m < num_x; ++m) {
+            for (int c = 1; c < chains; ++c) sums[m][i][0] += sums[m][i][c];
+            put_outputs(task, (t + i) * packed_tile_rows + part * lanes, first + m,
+                        scaled_sum(sums[m][i][0], x, m, scales));
+        }
     }
 }
 
-// As many rows of x share a quad as there are registers for their sums.
-constexpr int byte_rows_together = lanes == 16 ? 8 : 4;
-
-template <int num_x>
-static inline void multiply_byte_tile(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t first, NextTile& next) {
+template <int num_x, int num_tiles>
+static inline void multiply_byte_parts(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t first,
+                                       NextTile& next) {
     for (int part = 0; part < tile_parts; ++part)
-        if (t * packed_tile_rows + part * lanes < task.weight.rows) multiply_byte_rows<num_x>(task, x, t, part, first, next);
+        if (t * packed_tile_rows + part * lanes < task.weight.rows)
+            multiply_byte_rows<num_x, num_tiles>(task, x, t, part, first, next);
 }
 
-template <int num_x = byte_rows_together - 1>
-static inline void multiply_byte_rest(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t first, int64_t count,
-                                      NextTile& next) {
-    if constexpr (num_x > 0) {
-        if (count == num_x) return multiply_byte_tile<num_x>(task, x, t, first, next);
-        multiply_byte_rest<num_x - 1>(task, x, t, first, count, next);
+// Rows begin … end - 1 of x, in groups of nearly one size.
+template <int num_tiles>
+static inline void multiply_byte_block(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t begin, int64_t end,
+                                       NextTile& next) {
+    for (int64_t groups = (end - begin + byte_rows_together - 1) / byte_rows_together; groups > 0; --groups) {
+        const int64_t count = (end - begin + groups - 1) / groups;
+        with_constant<byte_rows_together>(static_cast<int>(count), [&]<int num_x>() {
+            multiply_byte_parts<num_x, num_tiles>(task, x, t, begin, next);
+        });
+        begin += count;
     }
 }
 
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.
-constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 64;
+constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 60;
 
 static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = byte_rows_tile_bytes(columns);
@@ -82,14 +103,16 @@ static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         const int64_t passes = (end - begin + byte_rows_together - 1) / byte_rows_together * tile_parts;
-        for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
-            const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
-            NextTile next(task.weight.data + (t + 1) * tile_bytes, fetches ? tile_bytes : 0,
-                          passes * columns / packed_group_columns);
-            int64_t first = begin;
-            for (; first + byte_rows_together <= end; first += byte_rows_together)
-                multiply_byte_tile<byte_rows_together>(task, x, t, first, next);
-            multiply_byte_rest(task, x, t, first, end - first, next);
+        for (int64_t t = task.first_tile; t < task.last_tile;) {
+            const bool alone = end - begin < fewest_rows_to_fetch_for || t + byte_tiles_together > task.last_tile;
+            const int64_t after = t + (alone ? 1 : byte_tiles_together);
+            const int64_t left = task.last_tile - after, next_tiles = left < byte_tiles_together ? left : byte_tiles_together;
+            NextTile next(task.weight.data + after * tile_bytes,
+                           end - begin >= fewest_rows_to_fetch_for ? next_tiles * tile_bytes : 0,
+                           passes * columns / packed_group_columns);
+            alone ? multiply_byte_block<1>(task, x, t, begin, end, next)
+                  : multiply_byte_block<byte_tiles_together>(task, x, t, begin, end, next);
+            t = after;
         }
     }
 }

@@ -48,12 +48,18 @@ static void layer_norm(const float* x, const float* weight, const float* bias, f
 }
 
 static void rotary(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim) {
-    for (int64_t i = 0; i < half; ++i) {
+    int64_t i = 0;
+    for (; i + lanes <= half; i += lanes) {  // by vectors, also where `out` is x
+        const Vec first = load(x + i), second = load(x + i + half), c = load(cos + i), s = load(sin + i);
+        store(out + i, fma(first, c, -(second * s)));
+        store(out + i + half, fma(second, c, first * s));
+    }
+    for (; i < half; ++i) {
         const float first = x[i], second = x[i + half];
         out[i] = fma(first, cos[i], -(second * sin[i]));
         out[i + half] = fma(second, cos[i], first * sin[i]);
     }
-    for (int64_t i = 2 * half; i < dim; ++i) out[i] = x[i];
+    for (i = 2 * half; i < dim; ++i) out[i] = x[i];
 }
 
 static void gated(const float* gate, const float* up, Activation activation, float* out, int64_t count) {

@@ -9,6 +9,7 @@
 
 #include "../kernels.h"
 #include "vector.h"
+#include "with_constant.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -61,14 +62,6 @@ struct Rows {
 
     const Word* slice(int64_t index) const { return first + index * slice_words; }
 };
-
-// Calls call.operator()<items>(), 1 <= items <= max.
-template <int max, typename Call>
-static inline void with_constant(int items, const Call& call) {
-    if constexpr (max > 1)
-        if (items < max) return with_constant<max - 1>(items, call);
-    call.template operator()<max>();
-}
 
 struct NoSetup {
     void shape_for(int64_t) {}

@@ -34,6 +34,11 @@ class BlockCache:
             self.tree.evict(pool.evict())
         return pool.take()
 
+    def blocks_ahead(self, count: int) -> int:
+        """Blocks that were ever taken, and up to `count` more of those that are easily taken."""
+        touched = self.pool.num_touched
+        return max(touched, min(touched + count, self._easy_blocks))
+
     def forget(self) -> None:
         """No block that nobody holds will be reused."""
         while self.pool.num_cached:

@@ -44,6 +44,9 @@ from trivium.types.start_progress import StartClock, StartProgress, StartStage, 
 
 log = logging.getLogger(__name__)
 
+# Of the cache, beyond what was ever used: prompts of some thousand tokens for small models, of some hundred for large ones.
+AHEAD_BYTES = 64 << 20
+
 
 class EngineCore:
     """`options.model` is a path on this machine: a directory or a .gguf file."""
@@ -82,7 +85,7 @@ class EngineCore:
         self._rows = Rows(options.max_num_seqs, self.config.max_model_len, self.config.kv, device)
         cache_bytes = self.config.num_blocks * self.config.kv.bytes_per_block
         with memory_for("keys and values", cache_bytes, platform, "lower kv_cache_bytes"):
-            kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
+            kv = self._kv = KVCache(self.config.kv, self.config.num_blocks, ops.kv_layout, device)
         self._descent = Descent(plan.ground, ops_of(spec))
         block_size, shadow = self.config.kv.block_size, self._descent.shadow
         clock(StartProgress(StartStage.RECORDING))
@@ -217,6 +220,10 @@ class EngineCore:
             self._scheduler.recall(now)
             return []
         return self._scheduler.abandon(what_happened(self._failures.sentence(error)), now)
+
+    def prepare(self) -> bool:
+        """Memory for the tokens that come next, so that they need not wait for it."""
+        return self._kv.fetch_pages(self._scheduler.blocks_ahead(AHEAD_BYTES))
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()

@@ -112,6 +112,9 @@ class EncoderCore:
         log.error("a step failed and is given up; who had a part in it is run again, alone", exc_info=error)
         return self._scheduler.abandon(what_happened(self._failures.sentence(error)), now)
 
+    def prepare(self) -> bool:
+        return False
+
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 

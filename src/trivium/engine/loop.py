@@ -38,6 +38,7 @@ from trivium.types.request import Cancel, Request
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5  # seconds between stats
+PAUSE_MS = 2  # without a message: then nobody is about to send the next one, and there is time to prepare
 LAST_WORDS_SECONDS = 2.0  # how long a process that ends of itself waits for its last messages to be read
 EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h
 EXIT_ORPHAN = 75
@@ -53,6 +54,9 @@ class Core(Protocol):
     def add(self, request: Request) -> None: ...
     def cancel(self, request_id: str, index: int | None = None) -> None: ...
     def step(self) -> list[Delta]: ...
+    def prepare(self) -> bool:
+        """Something that later steps need, while there is nothing else to do, for some milliseconds; False: nothing is left."""
+
     def take_refusals(self) -> list[tuple[str, TriviumError]]: ...
     def stats(self) -> SchedulerStats: ...
     def snapshot(self) -> Snapshot: ...
@@ -120,6 +124,8 @@ class EngineLoop:
     def _take_messages(self) -> None:
         """All that wait; with nothing to do, sleeps until one comes or it is time to give a sign of life."""
         if not self._core.has_work and not self._draining:
+            while not self._socket.poll(PAUSE_MS) and self._core.prepare():
+                pass
             wait = self._last_beat + HEARTBEAT - time.monotonic()
             self._socket.poll(max(0, int(wait * 1000) + 1))
         while not self._shut_down:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trivium.kernels.kv_layout import KVLayout
+from trivium.models.pages_ahead import PagesAhead
 from trivium.types.kv import KVSpec
 
 
@@ -35,6 +36,8 @@ class KVCache:
         dtype = getattr(torch, spec.dtype)
         per_block = spec.num_kv_heads * spec.block_size * spec.bytes_per_head // dtype.itemsize
         self._pool = _zeros(spec.layers_per_group, num_blocks, per_block, dtype, torch.device(device))
+        # On the CPU the pool lies block by block.
+        self._pages = PagesAhead(self._pool.permute(2, 0, 1, 3)) if self._pool.device.type == "cpu" else None
         sizes = (spec.num_kv_heads, spec.block_size, spec.head_dim)
         self._layers = {
             layer: LayerKV(
@@ -50,6 +53,10 @@ class KVCache:
 
     def layer(self, index: int) -> LayerKV:
         return self._layers[index]
+
+    def fetch_pages(self, num_blocks: int) -> bool:
+        """Some of the memory of the first `num_blocks` comes before it is written to; False where all has."""
+        return self._pages is not None and self._pages.fetch(num_blocks * self.spec.bytes_per_block)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Each pair is (source, destination); all sources are read before any destination is written."""

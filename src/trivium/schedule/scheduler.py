@@ -694,6 +694,10 @@ class Scheduler:
 
     # What can be seen
 
+    def blocks_ahead(self, num_bytes: int) -> int:
+        """Blocks that were taken so far, and those of so many bytes more that may be taken before cached ones are evicted."""
+        return self._cache.blocks_ahead(num_bytes // self._cache.spec.bytes_per_block)
+
     def stats(self) -> SchedulerStats:
         pool = self._cache.pool
         return SchedulerStats(
