@@ -35,7 +35,8 @@ class Evidence:
     first_words: dict[str, list[int]] = field(
         default_factory=dict
     )  # what each says to one prompt: is it the same model?
-    bandwidth: dict[str, float] = field(default_factory=dict)  # bytes a second, by how many bytes are read
+    # Bytes a second, every time they were measured, by how many bytes are read.
+    bandwidth: dict[str, list[float]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # peers that were not measured, and why
     samples: list[Sample] = field(default_factory=list)
 

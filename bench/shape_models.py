@@ -49,6 +49,10 @@ SHAPES = (
 MIXTURES = ("Q4_K_M", "Q8_0", "BF16")
 
 
+def shape_names() -> list[str]:
+    return [f"{shape.name}-{mixture}" for shape in SHAPES for mixture in MIXTURES]
+
+
 @dataclass(frozen=True)
 class TensorPlan:
     name: str
