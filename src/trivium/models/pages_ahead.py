@@ -29,8 +29,8 @@ class PagesAhead:
         if self._at + PIECE_BYTES > end:
             return False
         address, self._at = self._at, self._at + PIECE_BYTES
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(PIECE_BYTES), MADV_POPULATE_WRITE) != 0:
+        madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None)
+        if madvise is None or madvise(ctypes.c_void_p(address), ctypes.c_size_t(PIECE_BYTES), MADV_POPULATE_WRITE) != 0:
             log.debug("no pages are fetched ahead: %s", os.strerror(ctypes.get_errno()))
             self._at = self._end
         return True
