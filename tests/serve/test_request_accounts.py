@@ -71,6 +71,7 @@ def test_the_server_explains_what_its_clock_and_the_clients_agree_on(server: Ser
     assert account["seconds"] <= seconds
     assert (account["num_sequences"], account["num_generated_tokens"], account["end"]) == (2, 48, "complete")
     assert any("decoding" in sentence for sentence in told["sentences"])
+    assert told["meanings"].keys() == account["causes"].keys() and "decoding" in told["meanings"]["decode"]
 
 
 def test_a_refused_request_has_an_account_too(server: ServerProcess) -> None:

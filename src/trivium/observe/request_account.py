@@ -159,14 +159,21 @@ def _take_off(causes: dict[str, float], seconds: float) -> None:
         seconds -= taken
 
 
+def meanings(account: RequestAccount) -> dict[str, str]:
+    """What each cause was, by its name; the largest first."""
+    ordered = sorted(account.causes, key=lambda cause: -account.causes[cause])
+    return {cause: f"{MEANINGS[cause]}{_detail(account, cause)}" for cause in ordered}
+
+
 def sentences(account: RequestAccount) -> list[str]:
-    """The account for people: the largest cause first."""
+    """The account for people."""
     lines = [f"{account.seconds:.3f} s from the first byte to the last; it ended {account.end}."]
     if account.time_to_first_token is not None:
         lines.append(f"{account.time_to_first_token:.3f} s to the first token{_between(account)}.")
-    for cause, seconds in sorted(account.causes.items(), key=lambda item: -item[1]):
+    for cause, meaning in meanings(account).items():
+        seconds = account.causes[cause]
         share = seconds / account.seconds if account.seconds else 0.0
-        lines.append(f"{seconds:8.3f} s {share:5.1%}  {MEANINGS[cause]}{_detail(account, cause)}")
+        lines.append(f"{seconds:8.3f} s {share:5.1%}  {meaning}")
     return lines
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trivium.observe.request_account import RequestAccount, sentences
+from trivium.observe.request_account import RequestAccount, meanings, sentences
 from trivium.serve.access.caller import Caller, asking
 from trivium.serve.errors import ApiError, invalid
 from trivium.serve.state import ServerState
@@ -19,6 +19,7 @@ DEFAULT_COUNT, MAX_COUNT = 20, 1000
 class Explained(Struct, frozen=True):
     account: RequestAccount
     sentences: list[str]
+    meanings: dict[str, str]  # by cause, the largest first
 
 
 class RequestList(Struct, frozen=True):
@@ -31,7 +32,7 @@ async def explain_request(state: ServerState, request: Request) -> Response:
     account = state.recent.find(request_id)
     if account is None or (shown := _shown(account, asking())) is None:
         raise ApiError(404, f"no request {request_id[:200]!r} is among the last that ended here", param="request_id")
-    return _json(Explained(shown, sentences(shown)))
+    return _json(Explained(shown, sentences(shown), meanings(shown)))
 
 
 async def list_requests(state: ServerState, request: Request) -> Response:

@@ -36,13 +36,16 @@ async function fetchAccount(requestId) {
   }
 }
 
-function drawn({ account, sentences }) {
-  const causes = Object.entries(account.causes).sort(([, one], [, other]) => other - one);
-  // The last sentences are the causes', in the same order; of each, what follows the figures.
-  const meanings = sentences.slice(sentences.length - causes.length).map((sentence) => sentence.slice(sentence.indexOf("%") + 1).trim());
-  const lines = causes.flatMap(([cause, seconds], i) => [
-    make("dt", { "data-cause": cause }, make("i"), duration(seconds), make("span", {}, percent(seconds, account.seconds))),
-    make("dd", {}, meanings[i]),
+function drawn({ account, meanings }) {
+  const lines = Object.entries(meanings).flatMap(([cause, meaning]) => [
+    make(
+      "dt",
+      { "data-cause": cause },
+      make("i"),
+      duration(account.causes[cause]),
+      make("span", {}, percent(account.causes[cause], account.seconds)),
+    ),
+    make("dd", {}, meaning),
   ]);
   return [make("p.account-total", {}, `${duration(account.seconds)} from the first byte to the last`), causeBar(account, account.seconds), make("dl", {}, ...lines)];
 }
