@@ -109,7 +109,7 @@ def test_a_large_column_does_not_drown_the_others(instruction_set: str, random: 
 @every_path
 def test_weights_on_one_side_of_zero_keep_their_precision(instruction_set: str, random: Generator) -> None:
     ops = ops_of(instruction_set)
-    weight, x = in_blocks(120 + whole_numbers(random, 32, 256) % 7), normal(random, 8, 256)
+    weight, x = in_blocks(120 + whole_numbers(random, 32, 256) % 7), normal(random, 64, 256)
     assert error(ops.linear(x, packed(ops, weight), None), linear.reference(x, weight, None)) <= 0.03
 
 
