@@ -55,7 +55,8 @@ MOST_THREADS = 1024  # more are a slip
 LEAST_FREE_BYTES = 1 << 30  # the process itself takes a quarter of it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 # Pieces of more lie between each other as chance will have it, up to 50 MiB apart in two runs of the same steps. Their own
-# pages are cleared each time: the reference takes a tenth longer for it; native steps keep what they need.
+# pages are cleared each time: on a virtual machine the reference takes a quarter longer for a token, and half as long again
+# for a prompt of 512. Native steps keep what they need.
 LARGE_PIECE_BYTES = 384 << 10
 KEPT_SMALL_BYTES = 4 << 20  # at the heap's end
 
