@@ -23,7 +23,7 @@ from engine_process import EngineCommand
 from peer_catalog import DEFAULT_HOME, PEERS, SCRIPTS
 from peer_forms import model_for
 from shape_bench import ShapeBench
-from shape_models import shape_names
+from shape_models import model_names
 from turns import Turns
 
 from trivium.platform.cpu import usable_threads
@@ -49,7 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--mask", choices=list(BEST_WITHOUT))
     parser.add_argument(
-        "--shapes", nargs="+", choices=shape_names(), metavar="SHAPE", help=f"some of {', '.join(shape_names())}"
+        "--shapes", nargs="+", choices=model_names(), metavar="SHAPE", help=f"some of {', '.join(model_names())}"
     )
     parser.add_argument("--peers", type=Path, default=DEFAULT_HOME, help="where they are installed")
     parser.add_argument("--out", type=Path, default=RESULTS / "cpu.json")

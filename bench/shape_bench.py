@@ -10,7 +10,7 @@ from cpu_report import OURS, ratios, shown
 from cpu_workloads import SHAPE_DECODE, SHAPE_PREFILL, Workload
 from engine_process import EngineCommand
 from memory_bandwidth import read_bandwidth
-from shape_models import MIXTURES, SHAPES, bytes_for_a_token, write_shape_model
+from shape_models import MIXTURES, SHAPES, bytes_for_a_token, model_name, write_shape_model
 from turns import Turns
 
 LEAST_SHARE_OF_BANDWIDTH = 0.75
@@ -40,7 +40,7 @@ class ShapeBench:
         ]
         for shape in SHAPES:
             for mixture in MIXTURES:
-                name = f"{shape.name}-{mixture}"
+                name = model_name(shape, mixture)
                 if chosen and name not in chosen:
                     continue
                 path = write_shape_model(shape, mixture, self._folder)

@@ -49,8 +49,12 @@ SHAPES = (
 MIXTURES = ("Q4_K_M", "Q8_0", "BF16")
 
 
-def shape_names() -> list[str]:
-    return [f"{shape.name}-{mixture}" for shape in SHAPES for mixture in MIXTURES]
+def model_name(shape: Shape, mixture: str) -> str:
+    return f"{shape.name}-{mixture}"
+
+
+def model_names() -> list[str]:
+    return [model_name(shape, mixture) for shape in SHAPES for mixture in MIXTURES]
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class TensorPlan:
 
 
 def write_shape_model(shape: Shape, mixture: str, folder: Path) -> Path:
-    path = folder / f"{shape.name}-{mixture}.gguf"
+    path = folder / f"{model_name(shape, mixture)}.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")

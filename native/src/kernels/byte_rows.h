@@ -23,8 +23,8 @@ static inline Vec byte_row_scales(const LinearPart& task, int64_t tile, int part
     return load(reinterpret_cast<const float*>(scales) + part * lanes);
 }
 
-// Weights and rows of x that are multiplied together: as many as there are registers for their sums. A word of x that meets
-// two tiles is read once for both; reading each word for one product alone, next to the weights, is what would bound them.
+// Tiles and rows of x that are multiplied together: as many as there are registers for their sums. The more they are, the
+// less often both are read from their caches.
 constexpr int byte_tiles_together = lanes == 16 ? 2 : 1;
 constexpr int byte_rows_together = lanes == 16 ? 12 : 4;
 
@@ -104,12 +104,13 @@ static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         const int64_t passes = (end - begin + byte_rows_together - 1) / byte_rows_together * tile_parts;
         for (int64_t t = task.first_tile; t < task.last_tile;) {
+            // Few rows are bound by reading, which goes faster through one tile after the other.
             const bool alone = end - begin < fewest_rows_to_fetch_for || t + byte_tiles_together > task.last_tile;
             const int64_t after = t + (alone ? 1 : byte_tiles_together);
             const int64_t left = task.last_tile - after, next_tiles = left < byte_tiles_together ? left : byte_tiles_together;
             NextTile next(task.weight.data + after * tile_bytes,
-                           end - begin >= fewest_rows_to_fetch_for ? next_tiles * tile_bytes : 0,
-                           passes * columns / packed_group_columns);
+                          end - begin >= fewest_rows_to_fetch_for ? next_tiles * tile_bytes : 0,
+                          passes * columns / packed_group_columns);
             alone ? multiply_byte_block<1>(task, x, t, begin, end, next)
                   : multiply_byte_block<byte_tiles_together>(task, x, t, begin, end, next);
             t = after;

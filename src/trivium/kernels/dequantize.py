@@ -13,7 +13,8 @@ from torch import Tensor
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels.weights import QuantizedTensor
 
-# Each element has several copies on its way. A device of its own would be launched to for every part.
+# Each element has several copies on its way, which stay below the CPU platform's large pieces. A device of its own would be
+# launched to for every part.
 ELEMENTS_AT_ONCE = 1 << 16
 
 

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SIZES = (1, 4, 16, 64, 256)  # tokens; a step is cut into pieces of the last
-SHAPE_BYTES = (
-    416 << 10
-)  # of one shape, measured, 300 to 576: oneDNN of torch 2.13 on AVX-512, matrices of 10^5 to 10^7 elements
+# Of one shape, measured, 300 to 576 KiB: oneDNN of torch 2.13 on AVX-512, matrices of 10^5 to 10^7 elements.
+SHAPE_BYTES = 416 << 10
 LIBRARY_BYTES = 6 << 20  # its code, once it is used
 FLOAT32_BYTES = 6 << 20  # kept by each thread that multiplied large matrices of float32, measured: MKL of torch 2.13
 

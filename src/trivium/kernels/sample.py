@@ -233,7 +233,9 @@ def _weights(logits: Tensor, temperature: Tensor) -> Tensor:
 def _first(weights: Tensor, amounts: Tensor, wanted: Tensor) -> Tensor:
     """The weights of the first tokens in order until their `amounts` reach `wanted` [M], and 0 for the others."""
     wanted = wanted.unsqueeze(1)
-    nothing, counted, is_counted = amounts.new_zeros(()), torch.empty_like(amounts), weights > 0
+    # Worked in place: 43 passes over a vocabulary would otherwise make and free as many copies of it.
+    counted, is_counted = torch.empty_like(amounts), torch.empty_like(weights, dtype=torch.bool)
+    nothing = amounts.new_zeros(())
     least = torch.zeros_like(wanted)  # the largest weight such that those of at least it reach `wanted`
     for bit in range(WEIGHT_BITS, -1, -1):
         higher = least | 1 << bit

@@ -209,6 +209,17 @@ def test_beyond_the_easy_blocks_memory_never_written_is_taken_only_for_what_runs
     audit(cache, running)
 
 
+def test_the_blocks_ahead_are_those_ever_taken_and_some_that_are_easily_taken():
+    cache = BlockCache(spec_of(), 64, easy_blocks=6)
+    assert cache.blocks_ahead(4) == 4
+    tables = computed(cache, TOKENS[:16])  # four blocks
+    assert cache.blocks_ahead(1) == 5 and cache.blocks_ahead(100) == 6
+    tables.release()
+    assert cache.blocks_ahead(1) == 5
+    computed(cache, list(range(200, 240)))  # ten, more than come easily
+    assert cache.blocks_ahead(100) == cache.pool.num_touched > 6
+
+
 def test_up_to_the_easy_blocks_nothing_is_evicted_while_blocks_are_free():
     cache = BlockCache(spec_of(), 64, easy_blocks=40)
     for first in range(0, 1000, 100):
