@@ -129,7 +129,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
     for (int i = 0; i < packed_tile_rows; ++i)
         put_byte_row(q.data() + i * columns, row_scales[static_cast<size_t>(i)], columns, i, tile.data());
     const PackedMatrix byte_rows = {WeightType::byte_rows, tile.data(), rows, columns};
-    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, Held::nothing}, rows_of_x);
+    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, Held::nothing}, rows_of_x,
+                             aligned(packed_scratch, kernels.packed_scratch(byte_rows.type, columns)));
     results.insert(results.end(), out.begin(), out.end());
 
     std::vector<float> y(columns);

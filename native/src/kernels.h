@@ -134,9 +134,9 @@ struct WeightSum {
 struct Kernels {
     const char* name;
 
-    // `scratch`: packed_scratch(...) bytes, aligned for vectors.
+    // `scratch`: packed_scratch(...) bytes, aligned for vectors. Of weights that are no floats.
     void (*packed_linear)(const LinearPart& part, const QuantizedRows& x, void* scratch);
-    void (*byte_rows_linear)(const LinearPart& part, const TurnedRows& x);
+    void (*byte_rows_linear)(const LinearPart& part, const TurnedRows& x, void* scratch);
     // `x`: rows as lay_float_row lays them for the weight's type.
     void (*float_linear)(const LinearPart& part, const uint32_t* x);
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.

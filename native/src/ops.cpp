@@ -294,14 +294,13 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
 }
 
 int64_t Ops::linear_scratch(const PackedMatrix& weight) const {
-    const bool has_groups = !is_float(weight.type) && !is_byte_rows(weight.type);
-    return has_groups ? kernels_.packed_scratch(weight.type, weight.columns) : 0;
+    return is_float(weight.type) ? 0 : kernels_.packed_scratch(weight.type, weight.columns);
 }
 
 void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const {
     const WeightType type = part.weight.type;
     if (is_byte_rows(type)) {
-        kernels_.byte_rows_linear(part, x.turned->from_row(first_row));
+        kernels_.byte_rows_linear(part, x.turned->from_row(first_row), scratch);
     } else if (is_float(type)) {
         kernels_.float_linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
     } else {

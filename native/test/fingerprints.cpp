@@ -108,7 +108,9 @@ void byte_rows(const Kernels& kernels, Draw draw) {
         const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, columns};
         for (int64_t m = 0; m < num_x; ++m) kernels.turn_row(x.data() + m * columns, turned.data(), all.from_row(m));
         const PackedMatrix matrix = {WeightType::byte_rows, packed.data(), rows, columns};
-        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, Held::nothing}, all);
+        std::vector<char> memory;
+        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, Held::nothing}, all,
+                                 at_vector<void>(memory, kernels.packed_scratch(matrix.type, columns)));
         tell("byte_rows/" + std::to_string(num_x), out);
     }
 }

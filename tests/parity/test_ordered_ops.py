@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_interpreter import INTERPRETS, set_up_interpreter
+from triton_interpreter import INTERPRETS, multiply_rows_alike, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.kernels import fused_cases, logprobs
@@ -31,7 +31,10 @@ def test_fused_ops_are_the_ops_they_are_made_of(part: str, random: torch.Generat
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 40])
-def test_a_row_of_a_product_is_the_same_alone_and_among_others(rows: int, random: torch.Generator) -> None:
+def test_a_row_of_a_product_is_the_same_alone_and_among_others(
+    rows: int, random: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiply_rows_alike(monkeypatch)
     x, weight = normal(random, rows, 70), normal(random, 45, 70)
     together = ORDERED.linear(x, weight, None)
     for row in range(rows):

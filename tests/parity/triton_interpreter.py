@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 
+import pytest
+
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -13,6 +15,23 @@ def set_up_interpreter() -> None:
     """Once in a process, whichever of its tests comes first."""
     _let_scalars_be_indices()
     _patch_once_for_each_launch()
+
+
+def multiply_rows_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter multiplies by numpy, whose library sums a row in an order that depends on the row's place in the matrix
+    on some processors (AVX2 without AVX-512). A GPU's instruction does not, and einsum does not."""
+    import numpy
+    from triton.runtime import interpreter
+
+    class Numpy:
+        def __getattr__(self, name: str):
+            return getattr(numpy, name)
+
+        @staticmethod
+        def matmul(a, b, dtype):
+            return numpy.einsum("...mk,...kn->...mn", a, b, dtype=dtype, casting="unsafe")
+
+    monkeypatch.setattr(interpreter, "np", Numpy())
 
 
 def _let_scalars_be_indices() -> None:

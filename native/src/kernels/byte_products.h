@@ -7,6 +7,7 @@ namespace trivium::TRIVIUM_ISA {
 
 constexpr int tile_parts = 16 / lanes;  // vectors that make up the 16 rows of a tile
 typedef uint8_t ByteVec __attribute__((vector_size(4 * lanes)));
+typedef int32_t FourBytes __attribute__((may_alias, aligned(1)));
 
 static inline ByteVec load_quad(const uint8_t* p) {
     ByteVec v;
@@ -80,6 +81,31 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 #endif
 }
 
+// The sum of the products of `count` quads and as many fours of bytes. Whole numbers may be summed in several chains, so that
+// a multiply-add need not wait for the one before.
+template <int largest, int count, int num_chains>
+static inline IntVec sum_of_products(const ByteVec* quads, const FourBytes* a) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    if constexpr (largest <= 127) {
+        constexpr int fitting = 32767 / (2 * 127 * largest);  // pairs of products whose sums fit into 16 bits
+        IntVec sum = {}, pairs = {};
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i) {
+            const __m256i more = _mm256_maddubs_epi16((__m256i)quads[i], _mm256_set1_epi32(a[i]));
+            pairs = i % fitting == 0 ? (IntVec)more : (IntVec)_mm256_add_epi16((__m256i)pairs, more);
+            pairs = (IntVec)in_register((Vec)pairs);
+            if (i % fitting == fitting - 1 || i == count - 1)
+                sum += (IntVec)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+        }
+        return sum;
+    }
+#endif
+    IntVec sums[num_chains] = {};
+    for (int i = 0; i < count; ++i) sums[i % num_chains] = add_products<largest>(sums[i % num_chains], quads[i], a[i]);
+    for (int i = 1; i < num_chains; ++i) sums[0] += sums[i];
+    return sums[0];
+}
+
 static inline Vec to_float(IntVec v) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_maskz_cvtepi32_ps(-1, (__m512i)v);
@@ -107,7 +133,5 @@ static inline IntVec load_signed(const uint8_t* p) {
 }
 
 static inline IntVec load_unsigned(const uint8_t* p) { return load_signed(p) & 255; }
-
-typedef int32_t FourBytes __attribute__((may_alias, aligned(1)));
 
 }  // namespace trivium::TRIVIUM_ISA

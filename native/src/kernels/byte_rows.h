@@ -80,17 +80,22 @@ static inline void multiply_byte_parts(const LinearPart& task, const TurnedRows&
             multiply_byte_rows<num_x, num_tiles>(task, x, t, part, first, next);
 }
 
-// Rows begin … end - 1 of x, in groups of nearly one size.
+// Calls multiply.operator()<count>(first) for rows begin … end - 1, in groups of nearly one size.
+template <int most, typename Multiply>
+static inline void for_near_equal_groups(int64_t begin, int64_t end, const Multiply& multiply) {
+    for (int64_t groups = (end - begin + most - 1) / most; groups > 0; --groups) {
+        const int64_t count = (end - begin + groups - 1) / groups;
+        with_constant<most>(static_cast<int>(count), [&]<int num_x>() { multiply.template operator()<num_x>(begin); });
+        begin += count;
+    }
+}
+
 template <int num_tiles>
 static inline void multiply_byte_block(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t begin, int64_t end,
                                        NextTile& next) {
-    for (int64_t groups = (end - begin + byte_rows_together - 1) / byte_rows_together; groups > 0; --groups) {
-        const int64_t count = (end - begin + groups - 1) / groups;
-        with_constant<byte_rows_together>(static_cast<int>(count), [&]<int num_x>() {
-            multiply_byte_parts<num_x, num_tiles>(task, x, t, begin, next);
-        });
-        begin += count;
-    }
+    for_near_equal_groups<byte_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
+        multiply_byte_parts<num_x, num_tiles>(task, x, t, first, next);
+    });
 }
 
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.

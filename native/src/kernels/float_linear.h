@@ -21,7 +21,7 @@ struct Slice {
 
     static Vec load(const uint8_t* slice, int step, int chain) {
         if constexpr (type == WeightType::bf16) {
-            const WordVec pairs = load_words(slice + step * 64);
+            const WordVec pairs = load_words_anew(slice + step * 64);
             return (Vec)(chain ? pairs & 0xffff0000 : pairs << 16);
         } else if constexpr (type == WeightType::f16) {
             return load_halves(slice + step * 64 + chain * 32);

@@ -71,8 +71,7 @@ struct Group {
         }
     }
 
-    // The part of one output vector that the group `g` of one row of x adds. Whole numbers may be summed in several
-    // chains, so that a multiply-add need not wait for the one before; the sum is the same.
+    // The part of one output vector that the group `g` of one row of x adds.
     template <int num_chains>
     Vec add_to(Vec sum, const QuantizedRows& x, int64_t row, int64_t g) const {
         constexpr int largest = (1 << (p.low_bits + p.high_bits)) - 1;
@@ -83,18 +82,14 @@ struct Group {
         const float scale = x.scales[row * num_groups + g];
         if constexpr (p.by_16) {
             for (int s = 0; s < 2; ++s) {
-                IntVec products = IntVec{} - p.offset * q_sums[s];
-                for (int i = 4 * s; i < 4 * s + 4; ++i) products = add_products<largest>(products, quads[i], a[i]);
+                const IntVec products = sum_of_products<largest, 4, 1>(quads + 4 * s, a + 4 * s) - p.offset * q_sums[s];
                 sum = fma(scales[s] * scale, to_float(products), sum);
                 if constexpr (p.has_minima) sum = fma(minima[s], splat(scale * static_cast<float>(q_sums[s])), sum);
             }
         } else {
-            IntVec products[num_chains] = {};
-            if constexpr (p.offset != 0) products[0] = products[0] - p.offset * (q_sums[0] + q_sums[1]);
-            for (int i = 0; i < 8; ++i)
-                products[i % num_chains] = add_products<largest>(products[i % num_chains], quads[i], a[i]);
-            for (int i = 1; i < num_chains; ++i) products[0] += products[i];
-            sum = fma(scales[0] * scale, to_float(products[0]), sum);
+            IntVec products = sum_of_products<largest, 8, num_chains>(quads, a);
+            if constexpr (p.offset != 0) products = products - p.offset * (q_sums[0] + q_sums[1]);
+            sum = fma(scales[0] * scale, to_float(products), sum);
             if constexpr (p.has_minima) sum = fma(minima[0], splat(x.sums[row * num_groups + g]), sum);
         }
         return sum;

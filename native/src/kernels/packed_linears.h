@@ -4,6 +4,7 @@
 #include "amx_byte_rows.h"
 #include "amx_linear.h"
 #include "byte_rows.h"
+#include "byte_rows_by_words.h"
 #include "packed_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -34,20 +35,26 @@ static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[mayb
     });
 }
 
-static void byte_rows_linear(const LinearPart& task, const TurnedRows& x) {
+static void byte_rows_linear(const LinearPart& task, const TurnedRows& x, [[maybe_unused]] void* scratch) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    byte_rows_by_words(task, x, static_cast<int16_t*>(scratch));
+#else
 #if defined(__AMX_INT8__)
     if (task.num_x >= fewest_byte_rows_for_tiles) return byte_rows_by_tiles(task, x);
 #endif
     byte_rows_by_vectors(task, x);
+#endif
 }
 
 static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {
 #if defined(__AMX_INT8__)
-    return for_packed_type(
-        type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
-#else
-    return 0;
+    if (!is_byte_rows(type))
+        return for_packed_type(
+            type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
+#elif defined(__AVX2__) && !defined(__AVX512VNNI__)
+    if (is_byte_rows(type)) return word_rows_scratch(columns);
 #endif
+    return 0;
 }
 
 }  // namespace trivium::TRIVIUM_ISA

@@ -81,7 +81,7 @@ struct MultiplyAdds {
     // Columns of a step's elements of the even chain (0) or the odd one (1).
     static Vec load(const uint8_t* p, int64_t row_bytes, int chain) {
         if constexpr (type == KVType::f32) return in_register((Vec)load_words(p + chain * row_bytes));
-        const WordVec words = load_words(p);
+        const WordVec words = load_words_anew(p);
         return (Vec)(chain ? words & 0xffff0000 : words << 16);
     }
     static Vec multiply(Vec columns, Word x, Vec sum) { return fma(columns, splat(x), sum); }

@@ -53,6 +53,18 @@ static inline WordVec load_words(const uint8_t* p) {
     return v;
 }
 
+// Words that are used in two ways, one after the other. With sixteen registers each way loads them anew: kept, they would
+// push a sum out of its register.
+static inline WordVec load_words_anew(const uint8_t* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    WordVec v;
+    asm volatile("vmovdqu (%1), %0" : "=x"(v) : "r"(p), "m"(*(const WordVec*)p));
+    return v;
+#else
+    return load_words(p);
+#endif
+}
+
 // The same vector, which the compiler may not load again for each use.
 static inline Vec in_register(Vec v) {
 #if defined(__x86_64__)
