@@ -81,29 +81,65 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 #endif
 }
 
-// The sum of the products of `count` quads and as many fours of bytes. Whole numbers may be summed in several chains, so that
-// a multiply-add need not wait for the one before.
-template <int largest, int count, int num_chains>
-static inline IntVec sum_of_products(const ByteVec* quads, const FourBytes* a) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
-    if constexpr (largest <= 127) {
-        constexpr int fitting = 32767 / (2 * 127 * largest);  // pairs of products whose sums fit into 16 bits
-        IntVec sum = {}, pairs = {};
+
+// Sums of 16 bits. Left to itself the compiler adds products to each other first, for which there are no registers left.
+static inline IntVec add_pairs(IntVec pairs, ByteVec w, int32_t a) {
+    IntVec products;
+    asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "x"(IntVec{} + a), "x"(w));
+    return pairs;
+}
+
+// Adds `factor` times the sum of the products of `count` quads to the sum of each row. A quad meets all rows before the next
+// does: few registers hold quads. Pairs of products are summed in 16 bits as long as they fit.
+template <int largest, int count, int num_x, typename Quad>
+static inline void add_short_sums(const Quad& quad, const int8_t* const (&rows)[num_x], int64_t at, int16_t factor,
+                                  IntVec (&sums)[num_x]) {
+    constexpr int fitting = 32767 / (2 * 127 * largest);
+    IntVec pairs[num_x];
 #pragma GCC unroll 8
-        for (int i = 0; i < count; ++i) {
-            const __m256i more = _mm256_maddubs_epi16((__m256i)quads[i], _mm256_set1_epi32(a[i]));
-            pairs = i % fitting == 0 ? (IntVec)more : (IntVec)_mm256_add_epi16((__m256i)pairs, more);
-            pairs = (IntVec)in_register((Vec)pairs);
+    for (int i = 0; i < count; ++i) {
+        const ByteVec w = quad(i);
+#pragma GCC unroll 6
+        for (int m = 0; m < num_x; ++m) {
+            const int32_t a = *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i);
+            pairs[m] = i % fitting == 0 ? (IntVec)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(a))
+                                        : add_pairs(pairs[m], w, a);
             if (i % fitting == fitting - 1 || i == count - 1)
-                sum += (IntVec)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(1));
+                sums[m] += (IntVec)_mm256_madd_epi16((__m256i)pairs[m], _mm256_set1_epi16(factor));
         }
-        return sum;
+    }
+}
+
+#endif
+
+// use(row, sum) for `num_x` rows: the sum of the products of `count` quads, whose values are at most `largest`, and as many
+// times four bytes from `at` on.
+template <int largest, int count, int num_x, typename Use>
+static inline void sum_products(const ByteVec* quads, const int8_t* const (&rows)[num_x], int64_t at, const Use& use) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    IntVec sums[num_x] = {};
+    if constexpr (largest <= 127) {
+        add_short_sums<largest, count>([&](int i) { return quads[i]; }, rows, at, 1, sums);
+    } else {
+        add_short_sums<15, count>([&](int i) { return quads[i] & 15; }, rows, at, 1, sums);
+        add_short_sums<15, count>([&](int i) { return shifted(quads[i], 4, 15); }, rows, at, 16, sums);
+    }
+#pragma GCC unroll 6
+    for (int m = 0; m < num_x; ++m) use(m, sums[m]);
+#else
+    // Whole numbers may be summed in several chains, so that a multiply-add need not wait for the one before.
+    constexpr int chains = count == 8 ? 2 : 1;
+#pragma GCC unroll 8
+    for (int m = 0; m < num_x; ++m) {
+        IntVec sums[chains] = {};
+        for (int i = 0; i < count; ++i)
+            sums[i % chains] = add_products<largest>(sums[i % chains], quads[i],
+                                                     *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i));
+        for (int i = 1; i < chains; ++i) sums[0] += sums[i];
+        use(m, sums[0]);
     }
 #endif
-    IntVec sums[num_chains] = {};
-    for (int i = 0; i < count; ++i) sums[i % num_chains] = add_products<largest>(sums[i % num_chains], quads[i], a[i]);
-    for (int i = 1; i < num_chains; ++i) sums[0] += sums[i];
-    return sums[0];
 }
 
 static inline Vec to_float(IntVec v) {

@@ -71,28 +71,24 @@ struct Group {
         }
     }
 
-    // The part of one output vector that the group `g` of one row of x adds.
-    template <int num_chains>
-    Vec add_to(Vec sum, const QuantizedRows& x, int64_t row, int64_t g) const {
-        constexpr int largest = (1 << (p.low_bits + p.high_bits)) - 1;
-        const int64_t num_groups = x.num_groups();
-        // Four bytes at a time, each straight from memory into all lanes.
-        const FourBytes* const a = reinterpret_cast<const FourBytes*>(x.q + row * x.stride + g * packed_group_columns);
-        const int32_t* const q_sums = x.q_sums + 2 * (row * num_groups + g);
-        const float scale = x.scales[row * num_groups + g];
-        if constexpr (p.by_16) {
-            for (int s = 0; s < 2; ++s) {
-                const IntVec products = sum_of_products<largest, 4, 1>(quads + 4 * s, a + 4 * s) - p.offset * q_sums[s];
-                sum = fma(scales[s] * scale, to_float(products), sum);
-                if constexpr (p.has_minima) sum = fma(minima[s], splat(scale * static_cast<float>(q_sums[s])), sum);
-            }
-        } else {
-            IntVec products = sum_of_products<largest, 8, num_chains>(quads, a);
-            if constexpr (p.offset != 0) products = products - p.offset * (q_sums[0] + q_sums[1]);
-            sum = fma(scales[0] * scale, to_float(products), sum);
-            if constexpr (p.has_minima) sum = fma(minima[0], splat(x.sums[row * num_groups + g]), sum);
-        }
-        return sum;
+    // Adds the group `g` of the first `num_x` rows of x to an output vector of each.
+    template <int num_x>
+    void add_to(Vec* sums, const QuantizedRows& x, const int8_t* const (&rows)[num_x], int64_t g) const {
+        constexpr int largest = (1 << (p.low_bits + p.high_bits)) - 1, count = 8 / num_scales;
+        for (int s = 0; s < num_scales; ++s)
+            sum_products<largest, count>(quads + s * count, rows, g * packed_group_columns + 4 * s * count,
+                                         [&](int row, IntVec products) { join(sums[row], products, s, x, row, g); });
+    }
+
+private:
+    void join(Vec& sum, IntVec products, int s, const QuantizedRows& x, int64_t row, int64_t g) const {
+        const int64_t at = row * x.num_groups() + g;
+        const int32_t* const q_sums = x.q_sums + 2 * at;
+        const int32_t q_sum = p.by_16 ? q_sums[s] : q_sums[0] + q_sums[1];
+        if constexpr (p.offset != 0) products = products - p.offset * q_sum;
+        sum = fma(scales[s] * x.scales[at], to_float(products), sum);
+        if constexpr (p.has_minima)
+            sum = fma(minima[s], splat(p.by_16 ? x.scales[at] * static_cast<float>(q_sum) : x.sums[at]), sum);
     }
 };
 
@@ -103,6 +99,11 @@ static inline void multiply_part(const QuantizedRows& x, const uint8_t* tile, in
     constexpr int64_t group_bytes = packed_group_bytes(p), groups = p.unit_columns / packed_group_columns;
     constexpr int64_t unit_bytes = p.head_bytes + groups * group_bytes;
     for (int m = 0; m < num_x; ++m) sums[m] = Vec{};
+    const int8_t* rows[num_x];
+    for (int m = 0; m < num_x; ++m) {
+        rows[m] = x.q + m * x.stride;
+        asm("" : "+r"(rows[m]));  // a register for each row: the compiler would take one for each of their loads
+    }
     const int64_t num_groups = x.num_groups();
 #pragma GCC unroll 4
     for (int64_t g = 0; g < num_groups; ++g) {
@@ -110,8 +111,7 @@ static inline void multiply_part(const QuantizedRows& x, const uint8_t* tile, in
         Group<type> group;
         group.load(unit, unit + p.head_bytes + g % groups * group_bytes, part);
         next.fetch_some();
-#pragma GCC unroll 8
-        for (int m = 0; m < num_x; ++m) sums[m] = group.template add_to<2>(sums[m], x, m, g);
+        group.add_to(sums, x, rows, g);
     }
 }
 
@@ -128,7 +128,7 @@ static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const 
 }
 
 // As many rows of x share the group's quads as there are registers for their sums.
-constexpr int packed_rows_together = lanes == 16 ? 8 : 4;
+constexpr int packed_rows_together = lanes == 16 ? 8 : lanes == 8 ? 6 : 4;
 
 template <WeightType type, int num_x = packed_rows_together>
 static void multiply_rest(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,

@@ -79,11 +79,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     weight_form: Annotated[
-        Literal["auto", "blocks", "rows"],
+        Literal["auto", "blocks", "rows", "mixed"],
         Meta(
             description="of quantized weights in memory, for native kernels. blocks: as they are stored; rows: turned, a byte"
-            " each, one scale a row: faster prompts and batches, slower single tokens where that is more bytes; auto: rows"
-            " where they take at most 256 MiB, or no more than the blocks"
+            " each, one scale a row: faster prompts and batches, slower single tokens where that is more bytes; mixed: rows"
+            " where that is no more bytes; auto: mixed, or rows where they take at most 256 MiB and the processor sums"
+            " products of bytes (AVX-512 VNNI, AMX, NEON)"
         ),
     ] = "auto"
     strict: Annotated[

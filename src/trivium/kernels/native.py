@@ -49,6 +49,10 @@ def load_extension() -> ModuleType:
     return extension
 
 
+# Instruction sets without exact sums of products of bytes: they multiply words of 16 bits (kernels/byte_rows_by_words.h).
+WIDENING_SETS = frozenset({"avx2"})
+
+
 def usable_instruction_sets() -> list[str]:
     """Of those built, the ones that a trial on this machine found good; best last."""
     return [name for name, usable, _ in load_extension().instruction_sets() if usable]
@@ -105,6 +109,7 @@ class NativeKernels:
             BYTE_ROWS,
             load_extension().can_be_byte_rows,
             self.pack_rows,
+            sums_bytes=self.instruction_set not in WIDENING_SETS,
         )
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:

@@ -70,6 +70,7 @@ class Packing:
     rows_type: str  # the type of weights that are packed as rows of bytes
     takes_rows_of: Callable[[int], bool]  # whether weights of so many columns can be
     pack_rows: Callable[[QuantizedTensor], PackedTensor]
+    sums_bytes: bool  # whether one instruction sums products of bytes; else blocks of four bits are multiplied faster
 
 
 class NotRecordable(Exception):

@@ -1,8 +1,9 @@
 """In which form quantized weights are packed: in the blocks they were stored in, or as rows of bytes.
 
 Rows of bytes are multiplied faster wherever many tokens meet a weight (a prompt, a batch), and most of all by tiles; a single
-token waits for the bytes to be read, and those of four-bit blocks are half as many. So they are chosen where few bytes
-are read, or no more than before. The choice is of the model alone: the same on every processor.
+token waits for the bytes to be read, and those of four-bit blocks are half as many. So weights of eight bits always become
+rows, and others where few bytes are read. Instruction sets that have to widen bytes (AVX2) multiply blocks of fewer
+bits faster: there only weights of eight bits do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trivium.models.locate import EMBEDDING, LocatedWeights
 from trivium.types.errors import ConfigError
 from trivium.types.facts import Adjustment
 
-FormWish = Literal["auto", "blocks", "rows"]
+FormWish = Literal["auto", "blocks", "rows", "mixed"]
 
 # A token then reads this many bytes of weights at most: 13 ms at 20 GB/s, what two slow channels of memory give.
 FEW_BYTES = 256 << 20
@@ -33,23 +34,29 @@ class WeightForm:
 
     rows: Packing | None = None  # lays rows of bytes; None: every weight stays in its blocks
     chosen: tuple[Adjustment, ...] = ()  # what is said of it, where it is not simply what was asked for
+    only_bytes: bool = False  # rows are weights only whose blocks have about as many bytes
 
     @property
     def name(self) -> PackedForm:
-        return "blocks" if self.rows is None else "rows"
+        if self.rows is None:
+            return "blocks"
+        return "mixed" if self.only_bytes else "rows"
 
     def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
         """Of a weight that is stored in that type."""
-        return self.rows.rows_type if self.rows is not None and can_be_rows(self.rows, type, shape) else type
+        packing = self._packing_of(type, shape)
+        return type if packing is None else packing.rows_type
 
     def packed(self, weight: Weight, ops: Ops) -> LinearWeight:
-        if (
-            self.rows is not None
-            and isinstance(weight, QuantizedTensor)
-            and can_be_rows(self.rows, weight.type, weight.shape)
-        ):
-            return self.rows.pack_rows(weight)
+        if isinstance(weight, QuantizedTensor) and (packing := self._packing_of(weight.type, weight.shape)):
+            return packing.pack_rows(weight)
         return ops.prepare(weight)
+
+    def _packing_of(self, type: str, shape: tuple[int, ...]) -> Packing | None:
+        """That lays such a weight in rows; None: it stays in its blocks."""
+        if self.rows is None or not can_be_rows(self.rows, type, shape):
+            return None
+        return None if self.only_bytes and not _has_bytes(self.rows, type, shape) else self.rows
 
 
 AS_STORED = WeightForm()
@@ -63,9 +70,9 @@ def can_be_rows(packing: Packing, type: str, shape: tuple[int, ...]) -> bool:
 def as_stored(wish: FormWish, accepts_other: bool, why: str) -> WeightForm:
     """Of a model that has no weight that can be in rows. Raises ConfigError where they were asked for, and nothing else is
     accepted."""
-    if wish != "rows":
+    if wish in ("auto", "blocks"):
         return AS_STORED
-    reason = f"weight_form=rows: no weight of this model can be in rows of bytes: {why}"
+    reason = f"weight_form={wish}: no weight of this model can be in rows of bytes: {why}"
     if not accepts_other:
         raise ConfigError(reason)
     return WeightForm(None, (Adjustment("weight_form", "blocks", reason),))
@@ -80,13 +87,27 @@ def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops, accepts_other
     if not turned:
         return as_stored(wish, accepts_other, "it has no quantized matrix that can be")
     if wish != "auto":
-        return WeightForm(packing if wish == "rows" else None)
-    in_blocks = sum(math.prod(packing.data_shape(type, shape)) for type, shape in turned)
-    in_rows = sum(math.prod(packing.data_shape(packing.rows_type, shape)) for _, shape in turned)
+        return WeightForm(packing if wish != "blocks" else None, only_bytes=wish == "mixed")
+    in_blocks = sum(_num_bytes(packing, type, shape) for type, shape in turned)
+    in_rows = sum(_num_bytes(packing, packing.rows_type, shape) for _, shape in turned)
+    of_bytes = [_has_bytes(packing, type, shape) for type, shape in turned]
     amounts = f"{in_rows:,} bytes as rows of bytes, {in_blocks:,} in blocks"
-    if in_rows <= max(FEW_BYTES, ABOUT_AS_MANY * in_blocks):
+    if all(of_bytes) or (packing.sums_bytes and in_rows <= FEW_BYTES):
         return WeightForm(packing, (Adjustment("weight_form", "rows", f"faster prompts and batches: {amounts}"),))
-    return WeightForm(None, (Adjustment("weight_form", "blocks", f"a single token reads fewer bytes: {amounts}"),))
+    why = f"a single token reads fewer bytes: {amounts}"
+    if any(of_bytes):
+        told = Adjustment("weight_form", "mixed", f"rows where blocks have as many bytes, else blocks: {why}")
+        return WeightForm(packing, (told,), only_bytes=True)
+    return WeightForm(None, (Adjustment("weight_form", "blocks", why),))
+
+
+def _num_bytes(packing: Packing, type: str, shape: tuple[int, ...]) -> int:
+    return math.prod(packing.data_shape(type, shape))
+
+
+def _has_bytes(packing: Packing, type: str, shape: tuple[int, ...]) -> bool:
+    """Whether its rows have about as many bytes as its blocks."""
+    return _num_bytes(packing, packing.rows_type, shape) <= ABOUT_AS_MANY * _num_bytes(packing, type, shape)
 
 
 def _that_can_be_rows(packing: Packing, located: LocatedWeights) -> list[tuple[str, tuple[int, ...]]]:
