@@ -119,8 +119,12 @@ struct MultiplyAddPairs {
 
 template <KVType type, typename Steps>
 struct VectorProducts {
-    // Items multiplied together: as many as the registers hold two chains of, for 16 columns; or half as many for 32.
-    static constexpr int max_items = lanes == 16 ? 12 : 3;
+    // Items of which the registers hold both chains for 16 columns; or of half as many for 32.
+    static constexpr int items_of_both_chains = lanes == 16 ? 12 : 3;
+    // Where sixteen registers are all, twice as many items share what is loaded if one chain follows the other.
+    static constexpr int max_items = items_of_both_chains;
+    template <int items>
+    static constexpr int chains_together = items <= items_of_both_chains ? 2 : 1;
     static constexpr bool needs_whole_slices = false;
     typedef NoSetup Setup;
 
@@ -133,7 +137,7 @@ struct VectorProducts {
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         with_constant<max_items>(items, [&]<int n>() {
-            if constexpr (2 * n <= max_items)
+            if constexpr (2 * n <= items_of_both_chains)
                 if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, out);
             for (int group = 0; group < num_groups; ++group)
                 multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
@@ -141,36 +145,52 @@ struct VectorProducts {
     }
 
 private:
+    // Adds the products of `num_pairs` pairs of a slice's elements that are of `chains_together` chains from `first_chain` on.
+    template <int items, int groups, typename Columns>
+    static inline __attribute__((always_inline)) void add_slice(
+        int first_chain, int64_t slice, int first_group, int64_t num_pairs, const Word* row, const Columns& columns,
+        Vec (&sums)[2][items][groups * group_vectors]) {
+        constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
+        const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
+        for (int half = 0; half < 2; ++half) {
+            const uint8_t* at[groups];
+            for (int g = 0; g < groups; ++g) at[g] = columns.at(slice, first_group + g, half);
+            const auto add_step = [&] {
+#pragma GCC unroll 2
+                for (int chain = first_chain; chain < first_chain + chains_together<items>; ++chain) {
+                    Vec taken[vectors];
+#pragma GCC unroll 4
+                    for (int v = 0; v < vectors; ++v)
+                        taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain);
+#pragma GCC unroll 12
+                    for (int i = 0; i < items; ++i)
+#pragma GCC unroll 4
+                        for (int v = 0; v < vectors; ++v)
+                            sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words + chain], sums[chain][i][v]);
+                }
+                for (int g = 0; g < groups; ++g) at[g] += step_bytes;
+                row += 2;
+            };
+            constexpr int64_t most = slice_pairs / 2;
+            if (const int64_t left = num_pairs - half * most; left >= most) {
+#pragma GCC unroll 2
+                for (int64_t pair = 0; pair < most; pair += Steps::pairs) add_step();
+            } else {
+                for (int64_t pair = 0; pair < left; pair += Steps::pairs) add_step();
+            }
+        }
+    }
+
     template <int items, int groups, typename Columns>
     static inline void multiply_groups(int first_group, const Rows<Word>& rows, const Slices& slices,
                                        const Columns& columns, float* out) {
-        constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
-        const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
+        constexpr int vectors = groups * group_vectors;
         for (int64_t s = slices.first; s < slices.last; ++s) {
-            const Word* row = rows.slice(s);
-            const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
             Vec sums[2][items][vectors] = {};  // of the even chain and of the odd one
-            for (int half = 0; half < 2; ++half) {
-                const uint8_t* at[groups];
-                for (int g = 0; g < groups; ++g) at[g] = columns.at(s, first_group + g, half);
-                const int64_t end = num_pairs - half * (slice_pairs / 2);
-#pragma GCC unroll 4
-                for (int64_t pair = 0; pair < slice_pairs / 2 && pair < end; pair += Steps::pairs, row += 2) {
+            const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
 #pragma GCC unroll 2
-                    for (int chain = 0; chain < 2; ++chain) {
-                        Vec taken[vectors];
-#pragma GCC unroll 4
-                        for (int v = 0; v < vectors; ++v)
-                            taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain);
-#pragma GCC unroll 12
-                        for (int i = 0; i < items; ++i)
-#pragma GCC unroll 4
-                            for (int v = 0; v < vectors; ++v)
-                                sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words + chain], sums[chain][i][v]);
-                    }
-                    for (int g = 0; g < groups; ++g) at[g] += step_bytes;
-                }
-            }
+            for (int chain = 0; chain < 2; chain += chains_together<items>)
+                add_slice<items, groups>(chain, s, first_group, num_pairs, rows.slice(s), columns, sums);
             const auto each_sum = [&](const auto& join) {
                 for (int i = 0; i < items; ++i)
                     for (int v = 0; v < vectors; ++v)
