@@ -13,7 +13,7 @@ import pytest
 from families import FAMILIES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
-from triton_interpreter import INTERPRETS, set_up_interpreter
+from triton_interpreter import INTERPRETS, multiply_rows_alike, set_up_interpreter
 
 pytest.importorskip("triton")
 from trivium.config.options import EngineOptions
@@ -70,6 +70,7 @@ def answer(core: EngineCore, others: int = 0, preempted_after: int = 0) -> Answe
 def test_a_gpus_kernels_give_the_same_bits_alone_among_others_in_chunks_and_again(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    multiply_rows_alike(monkeypatch)
     ordered = dataclasses.replace(ordered_gpu_ops("under test"), capture=lambda work: work, compiles_at_first_use=False)
     monkeypatch.setattr(engine_plan, "select_ops", lambda *_: ordered)
     core = engine(directory)

@@ -93,7 +93,7 @@ static inline IntVec add_pairs(IntVec pairs, ByteVec w, int32_t a) {
 // Adds `factor` times the sum of the products of `count` quads to the sum of each row. A quad meets all rows before the next
 // does: few registers hold quads. Pairs of products are summed in 16 bits as long as they fit.
 template <int largest, int count, int num_x, typename Quad>
-static inline void add_short_sums(const Quad& quad, const int8_t* const (&rows)[num_x], int64_t at, int16_t factor,
+static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, int64_t at, int16_t factor,
                                   IntVec (&sums)[num_x]) {
     constexpr int fitting = 32767 / (2 * 127 * largest);
     IntVec pairs[num_x];
@@ -113,12 +113,14 @@ static inline void add_short_sums(const Quad& quad, const int8_t* const (&rows)[
 
 #endif
 
-// use(row, sum) for `num_x` rows: the sum of the products of `count` quads, whose values are at most `largest`, and as many
-// times four bytes from `at` on.
-template <int largest, int count, int num_x, typename Use>
-static inline void sum_products(const ByteVec* quads, const int8_t* const (&rows)[num_x], int64_t at, const Use& use) {
+// use(row, sum) for `num_x` rows: start(row) and the sum of the products of `count` quads, whose values are at most `largest`,
+// and as many times four bytes from `at` on.
+template <int largest, int count, int num_x, typename Start, typename Use>
+static inline void sum_products(const ByteVec* quads, const int8_t* const* rows, int64_t at, const Start& start,
+                                const Use& use) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
-    IntVec sums[num_x] = {};
+    IntVec sums[num_x];
+    for (int m = 0; m < num_x; ++m) sums[m] = IntVec{} + start(m);
     if constexpr (largest <= 127) {
         add_short_sums<largest, count>([&](int i) { return quads[i]; }, rows, at, 1, sums);
     } else {
@@ -133,6 +135,7 @@ static inline void sum_products(const ByteVec* quads, const int8_t* const (&rows
 #pragma GCC unroll 8
     for (int m = 0; m < num_x; ++m) {
         IntVec sums[chains] = {};
+        sums[0] += start(m);
         for (int i = 0; i < count; ++i)
             sums[i % chains] = add_products<largest>(sums[i % chains], quads[i],
                                                      *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i));

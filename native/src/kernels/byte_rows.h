@@ -80,16 +80,6 @@ static inline void multiply_byte_parts(const LinearPart& task, const TurnedRows&
             multiply_byte_rows<num_x, num_tiles>(task, x, t, part, first, next);
 }
 
-// Calls multiply.operator()<count>(first) for rows begin … end - 1, in groups of nearly one size.
-template <int most, typename Multiply>
-static inline void for_near_equal_groups(int64_t begin, int64_t end, const Multiply& multiply) {
-    for (int64_t groups = (end - begin + most - 1) / most; groups > 0; --groups) {
-        const int64_t count = (end - begin + groups - 1) / groups;
-        with_constant<most>(static_cast<int>(count), [&]<int num_x>() { multiply.template operator()<num_x>(begin); });
-        begin += count;
-    }
-}
-
 template <int num_tiles>
 static inline void multiply_byte_block(const LinearPart& task, const TurnedRows& x, int64_t t, int64_t begin, int64_t end,
                                        NextTile& next) {

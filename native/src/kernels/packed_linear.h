@@ -9,6 +9,7 @@
 #include "next_tile.h"
 #include "outputs.h"
 #include "quantize.h"
+#include "with_constant.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -73,22 +74,31 @@ struct Group {
 
     // Adds the group `g` of the first `num_x` rows of x to an output vector of each.
     template <int num_x>
-    void add_to(Vec* sums, const QuantizedRows& x, const int8_t* const (&rows)[num_x], int64_t g) const {
+    void add_to(Vec* sums, const QuantizedRows& x, const int8_t* const* rows, int64_t g) const {
         constexpr int largest = (1 << (p.low_bits + p.high_bits)) - 1, count = 8 / num_scales;
-        for (int s = 0; s < num_scales; ++s)
-            sum_products<largest, count>(quads + s * count, rows, g * packed_group_columns + 4 * s * count,
-                                         [&](int row, IntVec products) { join(sums[row], products, s, x, row, g); });
+        // Where registers are few, a quad meets all rows before the next does; else a row meets all quads.
+        constexpr int together = lanes == 8 ? num_x : 1;
+#pragma GCC unroll 8
+        for (int first = 0; first < num_x; first += together)
+            for (int s = 0; s < num_scales; ++s)
+                sum_products<largest, count, together>(
+                    quads + s * count, rows + first, g * packed_group_columns + 4 * s * count,
+                    [&](int i) { return p.offset != 0 ? -p.offset * q_sum(s, x, first + i, g) : 0; },
+                    [&](int i, IntVec products) { join(sums[first + i], products, s, x, first + i, g); });
     }
 
 private:
+    static int32_t q_sum(int s, const QuantizedRows& x, int64_t row, int64_t g) {
+        const int32_t* const halves = x.q_sums + 2 * (row * x.num_groups() + g);
+        return p.by_16 ? halves[s] : halves[0] + halves[1];
+    }
+
     void join(Vec& sum, IntVec products, int s, const QuantizedRows& x, int64_t row, int64_t g) const {
         const int64_t at = row * x.num_groups() + g;
-        const int32_t* const q_sums = x.q_sums + 2 * at;
-        const int32_t q_sum = p.by_16 ? q_sums[s] : q_sums[0] + q_sums[1];
-        if constexpr (p.offset != 0) products = products - p.offset * q_sum;
-        sum = fma(scales[s] * x.scales[at], to_float(products), sum);
+        const float scale = x.scales[at];
+        sum = fma(scales[s] * scale, to_float(products), sum);
         if constexpr (p.has_minima)
-            sum = fma(minima[s], splat(p.by_16 ? x.scales[at] * static_cast<float>(q_sum) : x.sums[at]), sum);
+            sum = fma(minima[s], splat(p.by_16 ? scale * static_cast<float>(q_sum(s, x, row, g)) : x.sums[at]), sum);
     }
 };
 
@@ -102,7 +112,8 @@ static inline void multiply_part(const QuantizedRows& x, const uint8_t* tile, in
     const int8_t* rows[num_x];
     for (int m = 0; m < num_x; ++m) {
         rows[m] = x.q + m * x.stride;
-        asm("" : "+r"(rows[m]));  // a register for each row: the compiler would take one for each of their loads
+        // A register for each row: of few vectors and many loads the compiler takes one for each load.
+        if constexpr (lanes == 8) asm("" : "+r"(rows[m]));
     }
     const int64_t num_groups = x.num_groups();
 #pragma GCC unroll 4
@@ -111,12 +122,13 @@ static inline void multiply_part(const QuantizedRows& x, const uint8_t* tile, in
         Group<type> group;
         group.load(unit, unit + p.head_bytes + g % groups * group_bytes, part);
         next.fetch_some();
-        group.add_to(sums, x, rows, g);
+        group.template add_to<num_x>(sums, x, rows, g);
     }
 }
 
+// Not inlined: one function for all numbers of rows has too many values for its registers.
 template <WeightType type, int num_x>
-static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,
+[[gnu::noinline]] static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,
                           int64_t first, NextTile& next) {
     for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
@@ -129,19 +141,6 @@ static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const 
 
 // As many rows of x share the group's quads as there are registers for their sums.
 constexpr int packed_rows_together = lanes == 16 ? 8 : lanes == 8 ? 6 : 4;
-
-template <WeightType type, int num_x = packed_rows_together>
-static void multiply_rest(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile, int64_t tile_row,
-                          int64_t first, int64_t count, NextTile& next) {
-    if constexpr (num_x > 0) {
-        if (count >= num_x) {
-            multiply_rows<type, num_x>(task, x, tile, tile_row, first, next);
-            first += num_x;
-            count -= num_x;
-        }
-        if (count > 0) multiply_rest<type, num_x - 1>(task, x, tile, tile_row, first, count, next);
-    }
-}
 
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by: so many
 // bytes of them, and so many rows at least, that reading the tiles again costs little.
@@ -160,10 +159,9 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
             const int64_t row = t * packed_tile_rows;
             const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
             NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * x.num_groups());
-            int64_t first = begin;
-            for (; first + packed_rows_together <= end; first += packed_rows_together)
-                multiply_rows<type, packed_rows_together>(task, x, tile, row, first, next);
-            multiply_rest<type, packed_rows_together - 1>(task, x, tile, row, first, end - first, next);
+            for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
+                multiply_rows<type, num_x>(task, x, tile, row, first, next);
+            });
         }
     }
 }
