@@ -91,7 +91,7 @@ static inline void multiply_byte_block(const LinearPart& task, const TurnedRows&
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.
 constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 60;
 
-static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
+[[maybe_unused]] static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = byte_rows_tile_bytes(columns);
     const int64_t fitting = byte_rows_block_bytes / columns / byte_rows_together * byte_rows_together;
     const int64_t block = fitting > byte_rows_block_rows ? fitting : byte_rows_block_rows;
