@@ -438,7 +438,7 @@ static auto with_attender(KVType type, [[maybe_unused]] int64_t num_items, const
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
             return use.template operator()<Attender<stored, VectorProducts<KVType::bf16, MultiplyAddPairs>>>();
 #else
-            // Processors with tiles multiply pairs of bfloat16 at half the speed of float32: 29 to 33 billion a second, 44 to 46.
+            // Processors with tiles multiply pairs of bfloat16 more slowly than float32: 29 to 33 billion a second and 44 to 46.
             using Steps = MultiplyAdds<KVType::bf16>;
             return use.template operator()<Attender<stored, VectorProducts<KVType::bf16, Steps>>>();
 #endif

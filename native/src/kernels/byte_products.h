@@ -3,6 +3,11 @@
 
 #include "decode.h"
 
+// No instruction sums four products of bytes exactly; those of pairs fit into 16 bits where values are small.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#define TRIVIUM_SUMS_PAIRS_OF_BYTES
+#endif
+
 namespace trivium::TRIVIUM_ISA {
 
 constexpr int tile_parts = 16 / lanes;  // vectors that make up the 16 rows of a tile
@@ -42,18 +47,6 @@ template <int largest>
 static inline IntVec add_products(IntVec sum, ByteVec w, int32_t a) {
 #if defined(__AVX512VNNI__)
     return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(a));
-#elif defined(__AVX2__)
-    const __m256i four = _mm256_set1_epi32(a);
-    if constexpr (largest <= 127) {  // pairs of products fit into 16 bits
-        const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, four);
-        return (IntVec)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    } else {
-        const __m256i low = _mm256_maddubs_epi16((__m256i)(w & 15), four);
-        const __m256i high = _mm256_maddubs_epi16((__m256i)shifted(w, 4, 15), four);
-        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_set1_epi16(1)),
-                                              _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
-        return (IntVec)_mm256_add_epi32((__m256i)sum, both);
-    }
 #elif defined(__ARM_FEATURE_DOTPROD)
     const int8x16_t four = (int8x16_t)vdupq_n_s32(a);
     if constexpr (largest <= 127) {  // the same as signed bytes
@@ -81,7 +74,7 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 #endif
 }
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
 // Sums of 16 bits. Left to itself the compiler adds products to each other first, for which there are no registers left.
 static inline IntVec add_pairs(IntVec pairs, ByteVec w, int32_t a) {
@@ -118,7 +111,7 @@ static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, i
 template <int largest, int count, int num_x, typename Start, typename Use>
 static inline void sum_products(const ByteVec* quads, const int8_t* const* rows, int64_t at, const Start& start,
                                 const Use& use) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     IntVec sums[num_x];
     for (int m = 0; m < num_x; ++m) sums[m] = IntVec{} + start(m);
     if constexpr (largest <= 127) {

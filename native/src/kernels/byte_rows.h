@@ -23,6 +23,8 @@ static inline Vec byte_row_scales(const LinearPart& task, int64_t tile, int part
     return load(reinterpret_cast<const float*>(scales) + part * lanes);
 }
 
+#if !defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+
 // Tiles and rows of x that are multiplied together: as many as there are registers for their sums. The more they are, the
 // less often both are read from their caches.
 constexpr int byte_tiles_together = lanes == 16 ? 2 : 1;
@@ -91,7 +93,7 @@ static inline void multiply_byte_block(const LinearPart& task, const TurnedRows&
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.
 constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 60;
 
-[[maybe_unused]] static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
+static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = byte_rows_tile_bytes(columns);
     const int64_t fitting = byte_rows_block_bytes / columns / byte_rows_together * byte_rows_together;
     const int64_t block = fitting > byte_rows_block_rows ? fitting : byte_rows_block_rows;
@@ -112,5 +114,7 @@ constexpr int64_t byte_rows_block_bytes = 256 << 10, byte_rows_block_rows = 60;
         }
     }
 }
+
+#endif
 
 }  // namespace trivium::TRIVIUM_ISA

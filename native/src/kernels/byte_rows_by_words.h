@@ -2,9 +2,9 @@
 // bits, and pairs of products of words are summed. The sums are those of byte_rows.h.
 #pragma once
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
-
 #include "byte_rows.h"
+
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
 namespace trivium::TRIVIUM_ISA {
 

@@ -36,7 +36,7 @@ static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[mayb
 }
 
 static void byte_rows_linear(const LinearPart& task, const TurnedRows& x, [[maybe_unused]] void* scratch) {
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     byte_rows_by_words(task, x, static_cast<int16_t*>(scratch));
 #else
 #if defined(__AMX_INT8__)
@@ -51,7 +51,7 @@ static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]]
     if (!is_byte_rows(type))
         return for_packed_type(
             type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
-#elif defined(__AVX2__) && !defined(__AVX512VNNI__)
+#elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     if (is_byte_rows(type)) return word_rows_scratch(columns);
 #endif
     return 0;

@@ -119,12 +119,8 @@ struct MultiplyAddPairs {
 
 template <KVType type, typename Steps>
 struct VectorProducts {
-    // Items of which the registers hold both chains for 16 columns; or of half as many for 32.
-    static constexpr int items_of_both_chains = lanes == 16 ? 12 : 3;
-    // Where sixteen registers are all, twice as many items share what is loaded if one chain follows the other.
-    static constexpr int max_items = items_of_both_chains;
-    template <int items>
-    static constexpr int chains_together = items <= items_of_both_chains ? 2 : 1;
+    // Items multiplied together: as many as the registers hold two chains of, for 16 columns; or half as many for 32.
+    static constexpr int max_items = lanes == 16 ? 12 : 3;
     static constexpr bool needs_whole_slices = false;
     typedef NoSetup Setup;
 
@@ -137,7 +133,7 @@ struct VectorProducts {
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         with_constant<max_items>(items, [&]<int n>() {
-            if constexpr (2 * n <= items_of_both_chains)
+            if constexpr (2 * n <= max_items)
                 if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, out);
             for (int group = 0; group < num_groups; ++group)
                 multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
@@ -145,10 +141,10 @@ struct VectorProducts {
     }
 
 private:
-    // Adds the products of `num_pairs` pairs of a slice's elements that are of `chains_together` chains from `first_chain` on.
+    // Adds the products of the first `num_pairs` pairs of a slice's elements to their chains.
     template <int items, int groups, typename Columns>
     static inline __attribute__((always_inline)) void add_slice(
-        int first_chain, int64_t slice, int first_group, int64_t num_pairs, const Word* row, const Columns& columns,
+        int64_t slice, int first_group, int64_t num_pairs, const Word* row, const Columns& columns,
         Vec (&sums)[2][items][groups * group_vectors]) {
         constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
         const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
@@ -157,7 +153,7 @@ private:
             for (int g = 0; g < groups; ++g) at[g] = columns.at(slice, first_group + g, half);
             const auto add_step = [&] {
 #pragma GCC unroll 2
-                for (int chain = first_chain; chain < first_chain + chains_together<items>; ++chain) {
+                for (int chain = 0; chain < 2; ++chain) {
                     Vec taken[vectors];
 #pragma GCC unroll 4
                     for (int v = 0; v < vectors; ++v)
@@ -188,9 +184,7 @@ private:
         for (int64_t s = slices.first; s < slices.last; ++s) {
             Vec sums[2][items][vectors] = {};  // of the even chain and of the odd one
             const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
-#pragma GCC unroll 2
-            for (int chain = 0; chain < 2; chain += chains_together<items>)
-                add_slice<items, groups>(chain, s, first_group, num_pairs, rows.slice(s), columns, sums);
+            add_slice<items, groups>(s, first_group, num_pairs, rows.slice(s), columns, sums);
             const auto each_sum = [&](const auto& join) {
                 for (int i = 0; i < items; ++i)
                     for (int v = 0; v < vectors; ++v)
