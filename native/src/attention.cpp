@@ -13,8 +13,10 @@ namespace trivium {
 
 namespace {
 
-// Items, which are (query, head) pairs, that share one pass over the keys of their head.
+// Items, which are (query, head) pairs, of rows that share tiles and meet them together.
 constexpr int64_t most_items_together = 96;
+// Prompts are cut into so many parts for each thread at least, if they can be: parts take unequal time.
+constexpr int64_t parts_of_a_thread = 4;
 // So many share a pass although threads could be kept busier with fewer: more of them are bound by computing, not reading.
 constexpr int64_t enough_items_together = 24;
 // A part of more items is not cut between tiles: there are other parts beside it, and the results between take memory.
@@ -174,7 +176,10 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
                                  out.strides[1],      caches.keys,     caches.values, caches.type,     caches.block_size,
                                  heads / caches.heads, dim,            scale,         window,          softcap};
     const std::lock_guard lock(one_call_);
-    const int64_t queries_together = std::max<int64_t>(1, most_items_together / attention.group);
+    const int64_t parts_of_many = tokens * heads / kernels_.prompt_items_together;
+    const int64_t items_together = parts_of_many < parts_of_a_thread * pool_.num_threads() ? most_items_together
+                                                                                          : kernels_.prompt_items_together;
+    const int64_t queries_together = std::max<int64_t>(1, items_together / attention.group);
     attention_rows_.clear();
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t count = int64_t{starts[row + 1]} - starts[row], position = contexts[row] - count;

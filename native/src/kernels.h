@@ -133,6 +133,9 @@ struct WeightSum {
 
 struct Kernels {
     const char* name;
+    // Items, which are (query, head) pairs of a prompt, that are best attended to together: as many as pay for what it takes
+    // to make a tile of keys ready for them.
+    int64_t prompt_items_together;
 
     // `scratch`: packed_scratch(...) bytes, aligned for vectors. Of weights that are no floats.
     void (*packed_linear)(const LinearPart& part, const QuantizedRows& x, void* scratch);

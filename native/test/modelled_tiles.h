@@ -79,6 +79,7 @@ inline void multiply_bytes(int sums, int left, int right) {
 #include <immintrin.h>  // before its names are taken
 #undef _tile_zero
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #undef _tile_dpbssd
@@ -87,6 +88,7 @@ inline void multiply_bytes(int sums, int left, int right) {
 #define _tile_release()
 #define _tile_zero(t) model::zero(t)
 #define _tile_loadd(t, from, stride) model::load(t, from, stride)
+#define _tile_stream_loadd(t, from, stride) model::load(t, from, stride)
 #define _tile_stored(t, to, stride) model::save(t, to, stride)
 #define _tile_dpbf16ps(sums, left, right) model::multiply(sums, left, right)
 #define _tile_dpbssd(sums, left, right) model::multiply_bytes<int8_t>(sums, left, right)

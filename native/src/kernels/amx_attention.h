@@ -10,7 +10,6 @@ struct TileProducts {
     static constexpr bool needs_whole_slices = true;
 
     typedef uint16_t Word;
-    static constexpr int64_t row_words = slice_elements;
 
     // Fewer items leave tiles too empty to pay for copying the values into whole slices.
     static constexpr int64_t fewest_items = 8;
@@ -68,7 +67,8 @@ struct TileProducts {
     }
 
 private:
-    // Tiles 0 … 3: sums [items, 16 columns]; 4, 5: [items, 32 elements]; 6, 7: [16 pairs, 16 columns, 2].
+    // Tiles 0 … 3: sums [items, 16 columns]; 4, 5: [items, 32 elements]; 6, 7: [16 pairs, 16 columns, 2]. Keys and values are
+    // to leave the first-level cache to what vectors write and read: a line that is not there takes a store four times as long.
     template <bool more_items, bool more_columns, typename Columns>
     static inline void multiply_tiles(const Rows<Word>& rows, const Slices& slices, const Columns& columns, float* out) {
         _tile_zero(0);
@@ -77,24 +77,24 @@ private:
         if constexpr (more_items && more_columns) _tile_zero(3);
         for (int64_t s = slices.first; s < slices.last; ++s) {
             const Word* const row = rows.slice(s);
-            _tile_loadd(4, row, 64);
-            _tile_loadd(6, columns.at(s, 0, 0), columns.row_bytes);
+            _tile_loadd(4, row, row_bytes);
+            _tile_stream_loadd(6, columns.at(s, 0, 0), columns.row_bytes);
             _tile_dpbf16ps(0, 4, 6);
             if constexpr (more_columns) {
-                _tile_loadd(7, columns.at(s, 1, 0), columns.row_bytes);
+                _tile_stream_loadd(7, columns.at(s, 1, 0), columns.row_bytes);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if constexpr (more_items) {
-                _tile_loadd(5, row + 16 * row_words, 64);
+                _tile_loadd(5, row + 16 * row_words<Word>, row_bytes);
                 _tile_dpbf16ps(2, 5, 6);
                 if constexpr (more_columns) _tile_dpbf16ps(3, 5, 7);
             }
         }
-        constexpr int64_t row_bytes = 4 * panel_columns;
-        _tile_stored(0, out, row_bytes);
-        if constexpr (more_columns) _tile_stored(1, out + group_columns, row_bytes);
-        if constexpr (more_items) _tile_stored(2, out + 16 * panel_columns, row_bytes);
-        if constexpr (more_items && more_columns) _tile_stored(3, out + 16 * panel_columns + group_columns, row_bytes);
+        constexpr int64_t out_bytes = 4 * panel_columns;
+        _tile_stored(0, out, out_bytes);
+        if constexpr (more_columns) _tile_stored(1, out + group_columns, out_bytes);
+        if constexpr (more_items) _tile_stored(2, out + 16 * panel_columns, out_bytes);
+        if constexpr (more_items && more_columns) _tile_stored(3, out + 16 * panel_columns + group_columns, out_bytes);
     }
 };
 

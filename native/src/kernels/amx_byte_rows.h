@@ -24,10 +24,10 @@ static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile,
     }
     for (int64_t c = 0; c < x.columns; c += turned_columns) {
         next.fetch_some();
-        _tile_loadd(6, tile + packed_tile_rows * c, quad_bytes);
+        _tile_stream_loadd(6, tile + packed_tile_rows * c, quad_bytes);
         _tile_loadd(4, x.q + c, x.stride);
         _tile_dpbsud(0, 4, 6);
-        _tile_loadd(7, tile + tile_bytes + packed_tile_rows * c, quad_bytes);
+        _tile_stream_loadd(7, tile + tile_bytes + packed_tile_rows * c, quad_bytes);
         _tile_dpbsud(1, 4, 7);
         if constexpr (pairs > 1) {
             _tile_loadd(5, x.q + 16 * x.stride + c, x.stride);

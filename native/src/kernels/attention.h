@@ -100,8 +100,8 @@ public:
     static AttentionSizes sizes(const Attention& a, int64_t num_items) {
         const int64_t dim = padded_dim(a), all = Mixed::num_floats(num_items, dim);
         const int64_t block = Mixed::num_floats(max_items, dim), tile = tile_slices * max_items * slice_elements;
-        constexpr int64_t to_align = 6 * vector_floats;
-        return {query_floats(num_items, dim) + all + block + 2 * tile + copied_tile_floats(dim) + to_align, all};
+        constexpr int64_t to_align = 5 * vector_floats;
+        return {query_floats(num_items, dim) + all + block + tile + copied_tile_floats(dim) + to_align, all};
     }
 
     Attender(const Attention& a, const AttentionPart& part)
@@ -120,7 +120,6 @@ public:
         totals_ = Mixed::in(take(Mixed::num_floats(num_items_, dim_)), num_items_);
         block_result_ = Mixed::in(take(Mixed::num_floats(max_items, dim_)), max_items);
         scores_ = take(tile_slices * max_items * slice_elements);
-        weights_ = reinterpret_cast<Word*>(take(tile_slices * max_items * slice_elements));
         copies_ = take(copied_tile_floats(dim_));
     }
 
@@ -170,7 +169,7 @@ private:
     }
     // A block that is not full is read to its end.
     static int64_t query_floats(int64_t num_items, int64_t dim) {
-        return (num_items * (dim / slice_elements) + max_items) * Products::row_words * int64_t{sizeof(Word)} / 4;
+        return (num_items * (dim / slice_elements) + max_items) * slice_elements;
     }
 
     // Rows that have a tile in the same blocks, and their items.
@@ -225,7 +224,7 @@ private:
     }
 
     Rows<Word> queries(int64_t first_item) const {
-        return {queries_ + first_item * Products::row_words, num_items_ * Products::row_words};
+        return {queries_ + first_item * row_words<Word>, num_items_ * row_words<Word>};
     }
 
     // use(item, token, head of the group) of all items.
@@ -247,7 +246,7 @@ private:
                     const Vec x = load_first(q + d + v * lanes, a_.dim - d - v * lanes);
                     elements[v] = in_bf16 ? rounded_to_bf16(x) : x;
                 }
-                Products::put(elements, queries_ + (d / slice_elements * num_items_ + item) * Products::row_words);
+                Products::put(elements, queries_ + (d / slice_elements * num_items_ + item) * row_words<Word>);
             }
         });
     }
@@ -265,8 +264,11 @@ private:
         if (seen.first >= seen.last) return false;
         score(tile, queries(first_item), items, seen, first_item == run.first_item && !Stored<type>::has_scales);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
-        for (int64_t i = 0; i < items; ++i) find_largest(tile, seen_of(first_item + i, first_item + i), slices, i);
-        for (int64_t i = 0; i < items; ++i) weigh(tile, slices, i);
+        const Range seen_by_all = {seen_of(first_item + items - 1, first_item + items - 1).first,
+                                   seen_of(first_item, first_item).last};
+        const bool is_whole = seen_by_all.first == 0 && seen_by_all.last == attention_tile;
+        const auto seen_of_item = [&](int64_t i) { return seen_of(first_item + i, first_item + i); };
+        is_whole ? weigh_items<true>(tile, items, slices, seen_of_item) : weigh_items<false>(tile, items, slices, seen_of_item);
         mix(tile, items, slices, seen.last);
         return true;
     }
@@ -311,7 +313,7 @@ private:
             if (fetches) {
                 for (int64_t g = group; g < group + together; ++g) {
                     if (g + groups_ahead < last_group) fetch_keys(tile, g + groups_ahead);
-                    fetch_values(tile, g);
+                    if (!Products::needs_whole_slices) fetch_values(tile, g);  // else they were copied just now
                 }
             }
             Products::multiply(static_cast<int>(items), together, rows, slices,
@@ -321,14 +323,53 @@ private:
         }
     }
 
-    // Scales and caps an item's scores, puts -infinity for keys outside `seen`, and finds the largest.
-    void find_largest(const KeyTile& tile, Range seen, Range slices, int64_t item) {
-        const int64_t begin = slices.first * slice_elements, end = slices.last * slice_elements;
+    // Puts weights in the place of scores. `is_whole`: every item sees every key of the tile.
+    template <bool is_whole, typename SeenOf>
+    void weigh_items(const KeyTile& tile, int64_t items, Range slices, const SeenOf& seen_of) {
+        constexpr Range all = {0, tile_slices};
+        for (int64_t first = 0; first < items; first += lanes) {
+            const int64_t count = items - first < lanes ? items - first : lanes;
+            keep_largest(first, count, [&](int64_t i) {
+                return is_whole ? find_largest(tile, all, {0, attention_tile}, first + i)
+                                : find_largest(tile, slices, seen_of(first + i), first + i);
+            });
+        }
+        for (int64_t i = 0; i < items; ++i) weigh(tile, is_whole ? all : slices, i);
+    }
+
+    // Of items first …, from vectors that have it among their lanes.
+    template <typename LanesOf>
+    void keep_largest(int64_t first, int64_t count, const LanesOf& lanes_of) {
+        float largest[lanes];
+#if defined(__AVX512F__)
+        Vec all[lanes] = {};
+        for (int64_t i = 0; i < count; ++i) all[i] = lanes_of(i);
+        store(largest, lane_maxima(all));
+#else
+        for (int64_t i = 0; i < count; ++i) largest[i] = lane_max(lanes_of(i));
+#endif
+        for (int64_t i = 0; i < count; ++i) {
+            const float highest = largest[i] * scale_;
+            block_result_.largest[first + i] = highest > nothing_seen ? highest : nothing_seen;
+        }
+    }
+
+    // use(scores, first key) for each vector of an item's scores.
+    template <typename Use>
+    inline __attribute__((always_inline)) void each_score(Range slices, int64_t item, const Use& use) {
+#pragma GCC unroll 4
+        for (int64_t slice = slices.first; slice < slices.last; ++slice)
+            for (int v = 0; v < panel_vectors; ++v)
+                use(scores_of(slice, item) + v * lanes, slice * slice_elements + v * lanes);
+    }
+
+    // Scales and caps an item's scores, puts -infinity for keys outside `seen`, and gives lanes of which one is the largest.
+    inline __attribute__((always_inline)) Vec find_largest(const KeyTile& tile, Range slices, Range seen, int64_t item) {
         if constexpr (Stored<type>::has_scales)
             each_score(slices, item, [&](float* scores, int64_t key) {
                 store(scores, load(scores) * load(tile.key_scales + key));
             });
-        if (seen.first > begin || seen.last < end)
+        if (seen.first > slices.first * slice_elements || seen.last < slices.last * slice_elements)
             each_score(slices, item, [&](float* scores, int64_t key) {
                 const IntVec keys = static_cast<int32_t>(key) + lane_numbers();
                 const auto is_seen = (keys >= static_cast<int32_t>(seen.first)) & (keys < static_cast<int32_t>(seen.last));
@@ -338,26 +379,16 @@ private:
             each_score(slices, item, [&](float* scores, int64_t) { store(scores, cap(load(scores))); });
         Vec largest = splat(-INFINITY);
         each_score(slices, item, [&](float* scores, int64_t) { largest = max(largest, load(scores)); });
-        const float highest = lane_max(largest) * scale_;
-        block_result_.largest[item] = highest > nothing_seen ? highest : nothing_seen;
+        return largest;
     }
 
-    // use(scores, first key) for each vector of an item's scores.
-    template <typename Use>
-    void each_score(Range slices, int64_t item, const Use& use) {
-        for (int64_t slice = slices.first; slice < slices.last; ++slice)
-            for (int v = 0; v < panel_vectors; ++v)
-                use(scores_of(slice, item) + v * lanes, slice * slice_elements + v * lanes);
-    }
-
-    // Turns an item's scores into weights.
-    void weigh(const KeyTile& tile, Range slices, int64_t item) {
+    inline __attribute__((always_inline)) void weigh(const KeyTile& tile, Range slices, int64_t item) {
         constexpr int degree = in_bf16 ? 3 : 5;
         const Vec scale = splat(scale_), shift = splat(-block_result_.largest[item]);
         Vec sums[group_vectors] = {};
 #pragma GCC unroll 4
         for (int64_t slice = slices.first; slice < slices.last; ++slice) {
-            const float* const row = scores_of(slice, item);
+            float* const row = scores_of(slice, item);
             Vec weights[panel_vectors];
             for (int v = 0; v < panel_vectors; ++v) {
                 weights[v] = exp2<degree>(fma(load(row + v * lanes), scale, shift));
@@ -368,7 +399,7 @@ private:
                     weights[v] = to_nearest_bf16(weights[v] * scales);
                 }
             }
-            Products::put(weights, weights_ + (slice * max_items + item) * Products::row_words);
+            Products::put(weights, reinterpret_cast<Word*>(row));
         }
         for (int v = 0; v < group_vectors; ++v) store(block_result_.weights + 16 * item + v * lanes, sums[v]);
     }
@@ -382,7 +413,7 @@ private:
         const int64_t last_pairs = (last_key - (slices.last - 1) * slice_elements + 1) / 2;
         for (int64_t d = 0; d < a_.dim; d += panel_columns)
             Products::multiply(static_cast<int>(items), a_.dim - d > group_columns ? 2 : 1,
-                               Rows<Word>{weights_, max_items * Products::row_words},
+                               Rows<Word>{reinterpret_cast<const Word*>(scores_), max_items * row_words<Word>},
                                Slices{slices.first, slices.last, last_pairs},
                                ValueColumns{tile.values, tile.value_row_bytes, d}, block_result_.panel(d, 0));
     }
@@ -419,10 +450,15 @@ private:
     Word* queries_;       // [slices, items, row_words]
     Mixed totals_;        // of all items
     Mixed block_result_;  // of a block's items over one tile
-    float* scores_;       // [slices of a tile, max_items, 32]
-    Word* weights_;       // [slices of a tile, max_items, row_words]
+    float* scores_;       // [slices of a tile, max_items, 32], and then weights as words
     float* copies_;       // of keys and values that cannot be read where they lie
 };
+
+#if defined(__AMX_BF16__)
+constexpr int64_t prompt_items_together = 192;  // values are copied for tiles
+#else
+constexpr int64_t prompt_items_together = 96;
+#endif
 
 // Calls use.operator()<Way>() with the fastest way there is for such a cache and so many items.
 template <typename Use>

@@ -54,6 +54,12 @@ struct Slices {
     int64_t last_pairs;
 };
 
+// An item's elements of a slice, as words that mean something to a way of multiplying alone, have the room that they have
+// as float32.
+constexpr int64_t row_bytes = 4 * slice_elements;
+template <typename Word>
+constexpr int64_t row_words = row_bytes / int64_t{sizeof(Word)};
+
 // Where rows of items lie, as [slices][items][words of a row].
 template <typename Word>
 struct Rows {
@@ -73,7 +79,6 @@ struct MultiplyAdds {
     static constexpr int64_t pairs = 1;  // of a step
 
     typedef float Word;
-    static constexpr int64_t row_words = slice_elements;  // of an item
     static void put(const Vec (&elements)[panel_vectors], Word* row) {
         for (int i = 0; i < panel_vectors; ++i) store(row + i * lanes, elements[i]);
     }
@@ -95,7 +100,6 @@ struct MultiplyAddPairs {
     static constexpr int64_t pairs = 2;
 
     typedef uint32_t Word;
-    static constexpr int64_t row_words = slice_elements / 2;
     // Words 2 i and 2 i + 1 hold elements 4 i … 4 i + 3: (lower 2, upper 0), (lower 3, upper 1).
     static void put(const Vec (&elements)[panel_vectors], Word* row) {
         alignas(64) static constexpr uint16_t upper_halves[32] = {
@@ -125,7 +129,6 @@ struct VectorProducts {
     typedef NoSetup Setup;
 
     typedef typename Steps::Word Word;
-    static constexpr int64_t row_words = Steps::row_words;
     static void put(const Vec (&elements)[panel_vectors], Word* row) { Steps::put(elements, row); }
 
     // out [items, 32] = the product of `items` rows and `num_groups` groups of columns.
@@ -162,7 +165,7 @@ private:
                     for (int i = 0; i < items; ++i)
 #pragma GCC unroll 4
                         for (int v = 0; v < vectors; ++v)
-                            sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words + chain], sums[chain][i][v]);
+                            sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words<Word> + chain], sums[chain][i][v]);
                 }
                 for (int g = 0; g < groups; ++g) at[g] += step_bytes;
                 row += 2;

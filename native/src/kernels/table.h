@@ -14,6 +14,7 @@ namespace trivium::TRIVIUM_ISA {
 
 static constexpr Kernels table = {
     .name = TRIVIUM_NAME(TRIVIUM_ISA),
+    .prompt_items_together = prompt_items_together,
     .packed_linear = packed_linear,
     .byte_rows_linear = byte_rows_linear,
     .float_linear = float_linear,

@@ -152,6 +152,41 @@ static inline float lane_max(Vec v) {
 #endif
 }
 
+#if defined(__AVX512F__)
+
+// Lanes of two vectors beside each other, in which numbers take `left` lanes each: the first and the second halves of all.
+template <int left>
+struct Halves {
+    alignas(64) int32_t first[16], second[16];
+    constexpr Halves() : first(), second() {
+        constexpr int half = left / 2;
+        for (int i = 0; i < 16; ++i) {
+            first[i] = i / half * left + i % half;
+            second[i] = first[i] + half;
+        }
+    }
+};
+
+// The largest lane of each of sixteen vectors: every round makes one of two vectors, with half of the lanes of each.
+static inline Vec lane_maxima(Vec (&v)[16]) {
+    const auto round = [&]<int left>() {
+        static constexpr Halves<left> halves;
+        const __m512i first = _mm512_load_si512(halves.first), second = _mm512_load_si512(halves.second);
+#pragma GCC unroll 8
+        for (int i = 0; i < left / 2; ++i) {
+            const __m512 a = (__m512)v[2 * i], b = (__m512)v[2 * i + 1];
+            v[i] = max((Vec)_mm512_permutex2var_ps(a, first, b), (Vec)_mm512_permutex2var_ps(a, second, b));
+        }
+    };
+    round.template operator()<16>();
+    round.template operator()<8>();
+    round.template operator()<4>();
+    round.template operator()<2>();
+    return v[0];
+}
+
+#endif
+
 // e^x to about one unit in the last place; 0 below -87, where float32 runs out of normal numbers.
 // e^x = 2^n e^r with n whole and |r| <= ln(2) / 2, and e^r by its Taylor series to the 7th power (rest < 6e-9).
 static inline Vec exp(Vec x) {
@@ -180,11 +215,12 @@ static inline float exp(float x) { return exp(splat(x))[0]; }
 // relative error among those that are 1 at 0: 1.0e-4 of degree 3, 9.1e-8 of degree 5.
 template <int degree>
 static inline Vec exp2(Vec x) {
-    const Vec clamped = max(splat(-127.0f), x);
 #if defined(__AVX512F__)
-    const Vec n = (Vec)_mm512_maskz_roundscale_ps(-1, (__m512)clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const Vec r = clamped - n;
+    // Of -infinity r and p are no numbers, and p times 2 to the power of it is 0 by the instruction's definition.
+    const Vec n = (Vec)_mm512_maskz_roundscale_ps(-1, (__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec r = x - n;
 #else
+    const Vec clamped = max(splat(-127.0f), x);
     const Vec rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
     const Vec shifted = clamped + rounder, r = clamped - (shifted - rounder);
 #endif
