@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import fault_traffic
 from fault_plan import FaultPlan
 from fault_traffic import MIXED, NUM_STREAMS, Outcome
-from server_process import ServerProcess, wait_for
+from server_process import PATIENCE, ServerProcess, wait_for
 from tiny_model import MODEL
 
 from trivium.faults import FaultPoint, Hits
@@ -42,6 +43,8 @@ IN_ENGINE = ("stream", "chat", "samples", "scores", "form", "vector", "leaver", 
 # Points that MIXED traffic does not reach, and what does.
 MORE = {"batches": ("batch",), "metrics.scrape": ("scrape",)}
 
+MOMENT = 5.0  # seconds in which what goes on after the last answer meets a fault
+
 _numbers = itertools.count()
 
 
@@ -57,6 +60,22 @@ class FaultyServer:
 
     def send(self, kinds: tuple[str, ...]) -> list[Outcome]:
         return fault_traffic.send(self.process, next(_numbers), kinds)
+
+    def send_until_fired(self, kinds: tuple[str, ...]) -> list[Outcome]:
+        """The outcomes of the round in which a fault was met. A request may end before it is noticed that its client left:
+        then there is nothing to end, and another round is needed."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            outcomes = self.send(kinds)
+            answered = time.monotonic()
+            while not self.plan.fired():
+                if time.monotonic() > answered + MOMENT:
+                    break
+                time.sleep(0.02)
+            else:
+                return outcomes
+            assert time.monotonic() < deadline, f"no fault within {PATIENCE:g} s"
+            self.check(outcomes, Hits.NOBODY)
 
     def check(self, outcomes: list[Outcome], hits: Hits, num_faults: int = 1) -> None:
         """Who has an answer has the right one, and who has none may be without."""

@@ -30,8 +30,7 @@ SURVIVED = [point for point in POINTS if point.hits is not Hits.PROCESS and poin
 @pytest.mark.parametrize("point", SURVIVED, ids=[point.name for point in SURVIVED])
 def test_a_fault_hits_at_most_whom_it_may(faulty: FaultyServer, point: FaultPoint) -> None:
     faulty.plan.arm({"point": point.name, "action": action_for(point)})
-    outcomes = faulty.send(kinds_for(point.name))
-    wait_for(lambda: faulty.plan.fired() or None)
+    outcomes = faulty.send_until_fired(kinds_for(point.name))
     assert faulty.plan.fired() == [point.name], "once, and there"
     faulty.plan.disarm()
     faulty.check(outcomes, point.hits)
