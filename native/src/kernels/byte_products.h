@@ -76,16 +76,30 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
-// Sums of 16 bits. Left to itself the compiler adds products to each other first, for which there are no registers left.
+// Sums of 16 bits of the products of pairs of bytes, those of w and of four that every lane takes. Left to itself the compiler
+// adds products to each other first, for which there are no registers left.
 static inline IntVec add_pairs(IntVec pairs, ByteVec w, int32_t a) {
     IntVec products;
     asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "x"(IntVec{} + a), "x"(w));
     return pairs;
 }
 
+// The same with no register but for what is being multiplied.
+static inline IntVec add_pairs_in_place(IntVec pairs, ByteVec w, const FourBytes& a) {
+    IntVec products;
+    asm("vpbroadcastd %2, %1\n\tvpmaddubsw %1, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "m"(a), "x"(w));
+    return pairs;
+}
+static inline IntVec first_pairs_in_place(ByteVec w, const FourBytes& a) {
+    IntVec pairs;
+    asm("vpbroadcastd %1, %0\n\tvpmaddubsw %0, %2, %0" : "=&x"(pairs) : "m"(a), "x"(w));
+    return pairs;
+}
+
 // Adds `factor` times the sum of the products of `count` quads to the sum of each row. A quad meets all rows before the next
-// does: few registers hold quads. Pairs of products are summed in 16 bits as long as they fit.
-template <int largest, int count, int num_x, typename Quad>
+// does: few registers hold quads. Pairs of products are summed in 16 bits as long as they fit. `in_place` is the faster where
+// quads are made as they are asked for.
+template <int largest, int count, bool in_place, int num_x, typename Quad>
 static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, int64_t at, int16_t factor,
                                   IntVec (&sums)[num_x]) {
     constexpr int fitting = 32767 / (2 * 127 * largest);
@@ -95,9 +109,13 @@ static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, i
         const ByteVec w = quad(i);
 #pragma GCC unroll 6
         for (int m = 0; m < num_x; ++m) {
-            const int32_t a = *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i);
-            pairs[m] = i % fitting == 0 ? (IntVec)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(a))
-                                        : add_pairs(pairs[m], w, a);
+            const FourBytes& a = *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i);
+            const bool is_first = i % fitting == 0;
+            if constexpr (in_place) {
+                pairs[m] = is_first ? first_pairs_in_place(w, a) : add_pairs_in_place(pairs[m], w, a);
+            } else {
+                pairs[m] = is_first ? (IntVec)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(a)) : add_pairs(pairs[m], w, a);
+            }
             if (i % fitting == fitting - 1 || i == count - 1)
                 sums[m] += (IntVec)_mm256_madd_epi16((__m256i)pairs[m], _mm256_set1_epi16(factor));
         }
@@ -108,17 +126,17 @@ static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, i
 
 // use(row, sum) for `num_x` rows: start(row) and the sum of the products of `count` quads, whose values are at most `largest`,
 // and as many times four bytes from `at` on.
-template <int largest, int count, int num_x, typename Start, typename Use>
-static inline void sum_products(const ByteVec* quads, const int8_t* const* rows, int64_t at, const Start& start,
+template <int largest, int count, [[maybe_unused]] bool in_place, int num_x, typename Quad, typename Start, typename Use>
+static inline void sum_products(const Quad& quad, const int8_t* const* rows, int64_t at, const Start& start,
                                 const Use& use) {
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     IntVec sums[num_x];
     for (int m = 0; m < num_x; ++m) sums[m] = IntVec{} + start(m);
     if constexpr (largest <= 127) {
-        add_short_sums<largest, count>([&](int i) { return quads[i]; }, rows, at, 1, sums);
+        add_short_sums<largest, count, in_place>(quad, rows, at, 1, sums);
     } else {
-        add_short_sums<15, count>([&](int i) { return quads[i] & 15; }, rows, at, 1, sums);
-        add_short_sums<15, count>([&](int i) { return shifted(quads[i], 4, 15); }, rows, at, 16, sums);
+        add_short_sums<15, count, false>([&](int i) { return quad(i) & 15; }, rows, at, 1, sums);
+        add_short_sums<15, count, false>([&](int i) { return shifted(quad(i), 4, 15); }, rows, at, 16, sums);
     }
 #pragma GCC unroll 6
     for (int m = 0; m < num_x; ++m) use(m, sums[m]);
@@ -130,7 +148,7 @@ static inline void sum_products(const ByteVec* quads, const int8_t* const* rows,
         IntVec sums[chains] = {};
         sums[0] += start(m);
         for (int i = 0; i < count; ++i)
-            sums[i % chains] = add_products<largest>(sums[i % chains], quads[i],
+            sums[i % chains] = add_products<largest>(sums[i % chains], quad(i),
                                                      *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i));
         for (int i = 1; i < chains; ++i) sums[0] += sums[i];
         use(m, sums[0]);

@@ -31,7 +31,7 @@ static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[mayb
 #if defined(__AMX_INT8__)
         if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
 #endif
-        packed_linear_of<type>(task, x);
+        packed_linear_of<type>(task, x, scratch);
     });
 }
 
@@ -54,7 +54,7 @@ static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]]
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     if (is_byte_rows(type)) return word_rows_scratch(columns);
 #endif
-    return 0;
+    return factors_scratch(columns);
 }
 
 }  // namespace trivium::TRIVIUM_ISA
