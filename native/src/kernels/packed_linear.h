@@ -21,7 +21,6 @@ struct RowFactors {
     float* laid;
 
     static constexpr bool are_laid = lanes == 8 && num_x > 1;
-    static constexpr int64_t bytes_of_row(int64_t num_groups) { return 2 * num_groups * int64_t{sizeof(float)}; }
 
     float scale(int m, int64_t g) const { return are_laid ? laid[2 * num_x * g + m] : x.scales[m * x.num_groups() + g]; }
     float sum(int m, int64_t g) const {
@@ -189,8 +188,11 @@ static int64_t rows_of_block(int64_t columns) {
     return fitting > packed_block_rows ? fitting : packed_block_rows;
 }
 
+// Floats of a row's scales and sums.
+static int64_t row_factors(int64_t columns) { return 2 * columns / packed_group_columns; }
+
 static int64_t factors_scratch(int64_t columns) {
-    return RowFactors<packed_rows_together>::are_laid ? rows_of_block(columns) * RowFactors<1>::bytes_of_row(columns / packed_group_columns) : 0;
+    return RowFactors<packed_rows_together>::are_laid ? rows_of_block(columns) * row_factors(columns) * int64_t{sizeof(float)} : 0;
 }
 
 // `scratch`: factors_scratch(columns) bytes.
@@ -203,8 +205,10 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x, voi
         const int64_t passes = (end - begin + packed_rows_together - 1) / packed_rows_together * tile_parts;
         const auto with_rows = [&](const auto& use) {
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
-                char* const laid = static_cast<char*>(scratch) + (first - begin) * RowFactors<1>::bytes_of_row(x.num_groups());
-                use.template operator()<num_x>(RowFactors<num_x>{x.from_row(first), reinterpret_cast<float*>(laid)}, first);
+                RowFactors<num_x> factors = {x.from_row(first), nullptr};
+                if constexpr (RowFactors<num_x>::are_laid)
+                    factors.laid = static_cast<float*>(scratch) + (first - begin) * row_factors(x.columns);
+                use.template operator()<num_x>(factors, first);
             });
         };
         with_rows([&]<int num_x>(const RowFactors<num_x>& factors, int64_t) {
