@@ -13,7 +13,8 @@ namespace trivium {
 
 namespace {
 
-// Items, which are (query, head) pairs, of rows that share tiles and meet them together.
+// Items, which are (query, head) pairs, that share one pass over the keys of their head: of rows that have tiles in common, and of
+// prompts that would leave threads idle if they were cut into larger parts.
 constexpr int64_t most_items_together = 96;
 // Prompts are cut into so many parts for each thread at least, if they can be: parts take unequal time.
 constexpr int64_t parts_of_a_thread = 4;

@@ -67,12 +67,10 @@ class FaultyServer:
         deadline = time.monotonic() + PATIENCE
         while True:
             outcomes = self.send(kinds)
-            answered = time.monotonic()
-            while not self.plan.fired():
-                if time.monotonic() > answered + MOMENT:
-                    break
+            ends = time.monotonic() + MOMENT
+            while not self.plan.fired() and time.monotonic() < ends:
                 time.sleep(0.02)
-            else:
+            if self.plan.fired():
                 return outcomes
             assert time.monotonic() < deadline, f"no fault within {PATIENCE:g} s"
             self.check(outcomes, Hits.NOBODY)

@@ -62,7 +62,7 @@ struct Expanded {
             for (int s = 0; s < scales_per_group; ++s) {
                 Slice& slice = slices[g * scales_per_group + s];
                 for (int q = 0; q < slice_quads; ++q) {
-                    const ByteVec bytes = group.quads[s * slice_quads + q] - static_cast<uint8_t>(p.offset);
+                    const ByteVec bytes = group.quad(s * slice_quads + q) - static_cast<uint8_t>(p.offset);
                     memcpy(slice.quads + q * quad_bytes, &bytes, sizeof bytes);
                 }
                 store(slice.scales, group.scales[s]);

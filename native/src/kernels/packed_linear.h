@@ -43,8 +43,8 @@ struct Group {
     static constexpr int num_scales = p.by_16 ? 2 : 1;
     // Quads of half bytes are made when they are multiplied, where there are few registers to keep them in.
     static constexpr bool keeps_quads = lanes != 8 || p.low_bits != 4 || p.high_bits != 0;
-    ByteVec quads[8];
-    const uint8_t* halves;
+    ByteVec quads[8];       // if they are kept
+    const uint8_t* halves;  // else
     Vec scales[num_scales];
     Vec minima[num_scales];  // added, where the type has them
 
