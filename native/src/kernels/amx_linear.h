@@ -53,20 +53,16 @@ struct Expanded {
     static int64_t slices_of(int64_t columns) { return columns / packed_group_columns * scales_per_group; }
 
     void expand(const uint8_t* tile, int64_t num_groups) const {
-        constexpr int64_t group_bytes = packed_group_bytes(p), groups = p.unit_columns / packed_group_columns;
-        constexpr int64_t unit_bytes = p.head_bytes + groups * group_bytes;
         for (int64_t g = 0; g < num_groups; ++g) {
-            const uint8_t* const unit = tile + g / groups * unit_bytes;
-            Group<type> group;
-            group.load(unit, unit + p.head_bytes + g % groups * group_bytes, 0);
+            const Group<type> group(tile, g, 0);
             for (int s = 0; s < scales_per_group; ++s) {
                 Slice& slice = slices[g * scales_per_group + s];
                 for (int q = 0; q < slice_quads; ++q) {
                     const ByteVec bytes = group.quad(s * slice_quads + q) - static_cast<uint8_t>(p.offset);
                     memcpy(slice.quads + q * quad_bytes, &bytes, sizeof bytes);
                 }
-                store(slice.scales, group.scales[s]);
-                if constexpr (p.has_minima) store(slice.minima, group.minima[s]);
+                store(slice.scales, group.scale(s));
+                if constexpr (p.has_minima) store(slice.minima, group.minimum(s));
             }
         }
     }

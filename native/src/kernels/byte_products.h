@@ -76,83 +76,46 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
-// Sums of 16 bits of the products of pairs of bytes, those of w and of four that every lane takes. Left to itself the compiler
-// adds products to each other first, for which there are no registers left.
-static inline IntVec add_pairs(IntVec pairs, ByteVec w, int32_t a) {
-    IntVec products;
-    asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "x"(IntVec{} + a), "x"(w));
-    return pairs;
+// Pairs of products of bytes that can be summed in 16 bits, of values up to `largest` and others up to 127.
+template <int largest>
+constexpr int pairs_that_fit = 32767 / (2 * 127 * largest);
+
+// Sums of 16 bits, widened and multiplied by `factor`.
+static inline IntVec widened_pairs(IntVec pairs, int16_t factor) {
+    return (IntVec)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(factor));
 }
 
-// The same with no register but for what is being multiplied.
-static inline IntVec add_pairs_in_place(IntVec pairs, ByteVec w, const FourBytes& a) {
-    IntVec products;
-    asm("vpbroadcastd %2, %1\n\tvpmaddubsw %1, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "m"(a), "x"(w));
-    return pairs;
-}
-static inline IntVec first_pairs_in_place(ByteVec w, const FourBytes& a) {
-    IntVec pairs;
-    asm("vpbroadcastd %1, %0\n\tvpmaddubsw %0, %2, %0" : "=&x"(pairs) : "m"(a), "x"(w));
-    return pairs;
-}
-
-// Adds `factor` times the sum of the products of `count` quads to the sum of each row. A quad meets all rows before the next
-// does: few registers hold quads. Pairs of products are summed in 16 bits as long as they fit. `in_place` is the faster where
-// quads are made as they are asked for.
-template <int largest, int count, bool in_place, int num_x, typename Quad>
-static inline void add_short_sums(const Quad& quad, const int8_t* const* rows, int64_t at, int16_t factor,
-                                  IntVec (&sums)[num_x]) {
-    constexpr int fitting = 32767 / (2 * 127 * largest);
-    IntVec pairs[num_x];
-#pragma GCC unroll 8
+template <int largest, int count, typename Quad>
+static inline IntVec add_short_products(IntVec sum, const Quad& quad, const FourBytes* x, int16_t factor) {
+    constexpr int fitting = pairs_that_fit<largest>;
+    IntVec pairs{};
     for (int i = 0; i < count; ++i) {
-        const ByteVec w = quad(i);
-#pragma GCC unroll 6
-        for (int m = 0; m < num_x; ++m) {
-            const FourBytes& a = *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i);
-            const bool is_first = i % fitting == 0;
-            if constexpr (in_place) {
-                pairs[m] = is_first ? first_pairs_in_place(w, a) : add_pairs_in_place(pairs[m], w, a);
-            } else {
-                pairs[m] = is_first ? (IntVec)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(a)) : add_pairs(pairs[m], w, a);
-            }
-            if (i % fitting == fitting - 1 || i == count - 1)
-                sums[m] += (IntVec)_mm256_madd_epi16((__m256i)pairs[m], _mm256_set1_epi16(factor));
-        }
+        const __m256i products = _mm256_maddubs_epi16((__m256i)quad(i), _mm256_set1_epi32(x[i]));
+        pairs = i % fitting == 0 ? (IntVec)products : (IntVec)_mm256_add_epi16((__m256i)pairs, products);
+        if (i % fitting == fitting - 1 || i == count - 1) sum += widened_pairs(pairs, factor);
     }
+    return sum;
 }
 
 #endif
 
-// use(row, sum) for `num_x` rows: start(row) and the sum of the products of `count` quads, whose values are at most `largest`,
-// and as many times four bytes from `at` on.
-template <int largest, int count, [[maybe_unused]] bool in_place, int num_x, typename Quad, typename Start, typename Use>
-static inline void sum_products(const Quad& quad, const int8_t* const* rows, int64_t at, const Start& start,
-                                const Use& use) {
+// `start` and, in each lane, the products of `count` quads, whose values are at most `largest`, and as many times four bytes.
+template <int largest, int count>
+static inline IntVec sum_products(const ByteVec* quads, const int8_t* x, int32_t start) {
+    const auto* const fours = reinterpret_cast<const FourBytes*>(x);
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
-    IntVec sums[num_x];
-    for (int m = 0; m < num_x; ++m) sums[m] = IntVec{} + start(m);
-    if constexpr (largest <= 127) {
-        add_short_sums<largest, count, in_place>(quad, rows, at, 1, sums);
-    } else {
-        add_short_sums<15, count, false>([&](int i) { return quad(i) & 15; }, rows, at, 1, sums);
-        add_short_sums<15, count, false>([&](int i) { return shifted(quad(i), 4, 15); }, rows, at, 16, sums);
-    }
-#pragma GCC unroll 6
-    for (int m = 0; m < num_x; ++m) use(m, sums[m]);
+    const IntVec sum = IntVec{} + start;
+    if constexpr (largest <= 127) return add_short_products<largest, count>(sum, [&](int i) { return quads[i]; }, fours, 1);
+    const IntVec low = add_short_products<15, count>(sum, [&](int i) { return quads[i] & 15; }, fours, 1);
+    return add_short_products<15, count>(low, [&](int i) { return shifted(quads[i], 4, 15); }, fours, 16);
 #else
     // Whole numbers may be summed in several chains, so that a multiply-add need not wait for the one before.
     constexpr int chains = count == 8 ? 2 : 1;
-#pragma GCC unroll 8
-    for (int m = 0; m < num_x; ++m) {
-        IntVec sums[chains] = {};
-        sums[0] += start(m);
-        for (int i = 0; i < count; ++i)
-            sums[i % chains] = add_products<largest>(sums[i % chains], quad(i),
-                                                     *reinterpret_cast<const FourBytes*>(rows[m] + at + 4 * i));
-        for (int i = 1; i < chains; ++i) sums[0] += sums[i];
-        use(m, sums[0]);
-    }
+    IntVec sums[chains] = {};
+    sums[0] += start;
+    for (int i = 0; i < count; ++i) sums[i % chains] = add_products<largest>(sums[i % chains], quads[i], fours[i]);
+    for (int i = 1; i < chains; ++i) sums[0] += sums[i];
+    return sums[0];
 #endif
 }
 

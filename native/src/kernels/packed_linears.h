@@ -6,6 +6,7 @@
 #include "byte_rows.h"
 #include "byte_rows_by_words.h"
 #include "packed_linear.h"
+#include "spread_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -30,8 +31,10 @@ static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[mayb
     for_packed_type(task.weight.type, [&]<WeightType type>() {
 #if defined(__AMX_INT8__)
         if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
+#elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+        if (task.num_x >= fewest_spread_rows) return packed_linear_by_spread_rows<type>(task, x, scratch);
 #endif
-        packed_linear_of<type>(task, x, scratch);
+        packed_linear_of<type>(task, x);
     });
 }
 
@@ -52,9 +55,9 @@ static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]]
         return for_packed_type(
             type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
-    if (is_byte_rows(type)) return word_rows_scratch(columns);
+    return is_byte_rows(type) ? word_rows_scratch(columns) : spread_scratch;
 #endif
-    return factors_scratch(columns);
+    return 0;
 }
 
 }  // namespace trivium::TRIVIUM_ISA
