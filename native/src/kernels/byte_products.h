@@ -20,9 +20,11 @@ static inline ByteVec load_quad(const uint8_t* p) {
     return v;
 }
 
+// The bits of each byte that the mask keeps once they are `shift` places lower (higher, where it is negative). There are no
+// shifts of bytes; what comes over from a neighbour is masked.
 static inline ByteVec shifted(ByteVec v, int shift, uint8_t mask) {
     typedef uint16_t Words __attribute__((vector_size(4 * lanes)));
-    return (ByteVec)((Words)v >> shift) & mask;
+    return (ByteVec)(shift < 0 ? (Words)v << -shift : (Words)v >> shift) & mask;
 }
 
 // Byte i is `value` where bit i is set, else 0.
@@ -31,6 +33,13 @@ static inline ByteVec bytes_where(const uint8_t* bits, uint8_t value) {
     uint64_t mask;
     memcpy(&mask, bits, sizeof mask);
     return (ByteVec)_mm512_maskz_set1_epi8(mask, static_cast<char>(value));
+#elif defined(__AVX2__)
+    FourBytes all;
+    memcpy(&all, bits, sizeof all);
+    const __m256i byte_of_bit = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit_of_byte = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+    const __m256i own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(all), byte_of_bit), bit_of_byte);
+    return (ByteVec)_mm256_cmpeq_epi8(own, bit_of_byte) & value;
 #else
     ByteVec v;
     for (int i = 0; i < 4 * lanes; i += 16) {

@@ -34,7 +34,7 @@ public:
         if constexpr (p.high_bits == 1)
             bytes |= bytes_where(high + i * 8 + row_ / 2, 1 << p.low_bits);
         else if constexpr (p.high_bits == 2)
-            bytes |= shifted(load_quad(high + i / 4 * quad_bytes + row_ * 4), i % 4 * 2, 3) << p.low_bits;
+            bytes |= shifted(load_quad(high + i / 4 * quad_bytes + row_ * 4), i % 4 * 2 - p.low_bits, 3 << p.low_bits);
         return bytes;
     }
 
