@@ -154,6 +154,14 @@ static inline IntVec load_signed(const uint8_t* p) {
 #endif
 }
 
-static inline IntVec load_unsigned(const uint8_t* p) { return load_signed(p) & 255; }
+static inline IntVec load_unsigned(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (IntVec)_mm512_maskz_cvtepu8_epi32(-1, _mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+    return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+    return load_signed(p) & 255;
+#endif
+}
 
 }  // namespace trivium::TRIVIUM_ISA

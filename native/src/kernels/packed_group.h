@@ -56,9 +56,9 @@ public:
         if constexpr (p.head_bytes == 0)
             return d;
         else if constexpr (type == WeightType::q2_k)
-            return -d * to_float(load_unsigned(group_ + 16 * s + row_) >> 4);
+            return -(d * to_float(load_unsigned(group_ + 16 * s + row_) >> 4));
         else
-            return -d * to_float(load_unsigned(group_ + 16 + row_));
+            return -(d * to_float(load_unsigned(group_ + 16 + row_)));
     }
 
     // Of the columns of scale s of group g of a row of x: what a minimum is multiplied by, and what the offset adds to the

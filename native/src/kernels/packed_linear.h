@@ -37,22 +37,45 @@ static inline void add_group(const Group<type>& group, const QuantizedRows& x, i
     }
 }
 
+// The same for a single row of x, which needs each of the group's vectors once.
+template <WeightType type>
+static inline void add_group_once(const Group<type>& group, const QuantizedRows& x, int64_t g, Vec& sum) {
+    using W = Group<type>;
+    for (int s = 0; s < W::num_scales; ++s) {
+        constexpr int count = W::quads_per_scale;
+        ByteVec quads[count];
+        for (int q = 0; q < count; ++q) quads[q] = group.quad(s * count + q);
+        const IntVec products = sum_products<W::largest, count>(quads, x.q + g * packed_group_columns + 4 * s * count,
+                                                                W::p.offset != 0 ? W::offset_sum(s, x, 0, g) : 0);
+        sum = fma(group.scale(s) * x.scales[g], to_float(products), sum);
+        if constexpr (W::p.has_minima) sum = fma(group.minimum(s), splat(W::minimum_factor(s, x, 0, g)), sum);
+    }
+}
+
 // The outputs of a tile for the first `num_x` rows of x. Not inlined: one function for all numbers of rows has too many values
 // for its registers.
 template <WeightType type, int num_x>
 [[gnu::noinline]] static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                             int64_t tile_row, int64_t first, NextTile& next) {
+    constexpr int parts_together = num_x == 1 ? tile_parts : 1;  // which share what is read of x
     const int64_t num_groups = x.num_groups();
-    for (int part = 0; part < tile_parts; ++part) {
+    for (int part = 0; part < tile_parts; part += parts_together) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
-        Vec sums[num_x] = {};
-#pragma GCC unroll 4
+        Vec sums[parts_together][num_x] = {};
+#pragma GCC unroll 2
         for (int64_t g = 0; g < num_groups; ++g) {
-            next.fetch_some();
-            add_group<type, num_x>(Group<type>(tile, g, part), x, g, sums);
+            if constexpr (num_x > 1) next.fetch_some();
+#pragma GCC unroll 4
+            for (int i = 0; i < parts_together; ++i)
+                if constexpr (num_x == 1)
+                    add_group_once<type>(Group<type>(tile, g, part + i), x, g, sums[i][0]);
+                else
+                    add_group<type, num_x>(Group<type>(tile, g, part + i), x, g, sums[i]);
         }
-        for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
+        for (int i = 0; i < parts_together; ++i)
+            for (int m = 0; m < num_x && row + i * lanes < task.weight.rows; ++m)
+                put_outputs(task, row + i * lanes, first + m, sums[i][m]);
     }
 }
 
