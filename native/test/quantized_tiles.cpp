@@ -93,7 +93,7 @@ int main(int, char** arguments) {
                                    bias.data(), by_tiles.data(), rows, Held::summand};
                 packed_linear(part, quantized, scratch);
                 part.out = by_vectors.data();
-                for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part, quantized, nullptr); });
+                for_packed_type(type, [&]<WeightType type>() { packed_linear_of<type>(part, quantized); });
                 count.compare(by_tiles, by_vectors, type, num_x, rows, columns);
             }
         }
