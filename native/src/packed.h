@@ -117,7 +117,11 @@ void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out);
 // The row `row` of a tile of rows of bytes, from its values and their scale.
 void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile);
 
-// Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= 127.
+// Of activations in whole numbers. Less than 127, so that the range of a row and of a weight of four bits fit into one byte
+// together (kernels/halved_linear.h); values are rounded 6 % coarser for it.
+constexpr int largest_quantized = 120;
+
+// Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= largest_quantized.
 struct QuantizedRows {
     int8_t* q;         // [rows, columns], a row every `stride` bytes
     float* scales;     // [rows, columns / 32]

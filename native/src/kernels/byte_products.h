@@ -1,6 +1,7 @@
 // Products of bytes, summed as whole numbers.
 #pragma once
 
+#include "../packed.h"
 #include "decode.h"
 
 // No instruction sums four products of bytes exactly; those of pairs fit into 16 bits where values are small.
@@ -85,9 +86,9 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
-// Pairs of products of bytes that can be summed in 16 bits, of values up to `largest` and others up to 127.
+// Pairs of products of bytes that can be summed in 16 bits, of values up to `largest` and activations.
 template <int largest>
-constexpr int pairs_that_fit = 32767 / (2 * 127 * largest);
+constexpr int pairs_that_fit = 32767 / (2 * largest_quantized * largest);
 
 // Sums of 16 bits, widened and multiplied by `factor`.
 static inline IntVec widened_pairs(IntVec pairs, int16_t factor) {

@@ -5,6 +5,7 @@
 #include "amx_linear.h"
 #include "byte_rows.h"
 #include "byte_rows_by_words.h"
+#include "halved_linear.h"
 #include "packed_linear.h"
 #include "spread_linear.h"
 
@@ -33,6 +34,10 @@ static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[mayb
         if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
         if (task.num_x >= fewest_spread_rows) return packed_linear_by_spread_rows<type>(task, x, scratch);
+#elif defined(TRIVIUM_HALVES_PRODUCTS)
+        if constexpr (can_be_halved<type>)
+            if (task.num_x >= fewest_halved_rows && adds_beside_products())
+                return packed_linear_by_halves<type>(task, x, scratch);
 #endif
         packed_linear_of<type>(task, x);
     });
@@ -56,6 +61,10 @@ static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]]
             type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     return is_byte_rows(type) ? word_rows_scratch(columns) : spread_scratch;
+#elif defined(TRIVIUM_HALVES_PRODUCTS)
+    if (!is_byte_rows(type))
+        return for_packed_type(
+            type, [&]<WeightType type>() { return can_be_halved<type> ? halved_scratch<type>(columns) : int64_t{0}; });
 #endif
     return 0;
 }

@@ -56,9 +56,9 @@ static void quantize_row(const float* x, const QuantizedRows& out) {
             zero_if_finite = fma(v, Vec{}, zero_if_finite);
         }
         const float magnitude = lane_max(largest);
-        const float scale = magnitude / 127.0f;
+        const float scale = magnitude / static_cast<float>(largest_quantized);
         // A magnitude so small that its inverse overflows is as good as none.
-        const Vec inverse = splat(magnitude > 1e-36f ? 127.0f / magnitude : 0.0f);
+        const Vec inverse = splat(magnitude > 1e-36f ? static_cast<float>(largest_quantized) / magnitude : 0.0f);
         int32_t sums[2] = {0, 0};
         for (int i = 0; i < parts; ++i)
             sums[i * lanes / 16] += put_bytes(rounded(load(x + i * lanes) * inverse),

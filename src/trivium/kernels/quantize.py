@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 GROUP_COLUMNS = 32
-LARGEST = 127
+LARGEST = 120  # see largest_quantized of native/src/packed.h
 
 
 def quantized_activations(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from oracle import loaded
 from paged_run import generate
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import kl_div, nll_loss
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trivium.formats.source import open_source
@@ -70,7 +70,10 @@ def dequantized(path: Path, spec: ModelSpec) -> LlamaForCausalLM:
 
 @dataclass(frozen=True)
 class Verdict:
+    """The perplexity of so few tokens moves by a percent with whatever is rounded otherwise; the divergence by a tenth of itself."""
+
     agreement: float  # of the likeliest tokens
+    divergence: float  # mean over positions, of what `transformers` says of the next token from what we say, in nats
     perplexity: float
     exact_perplexity: float
 
@@ -87,12 +90,14 @@ def windows_of_text(num_tokens: int) -> list[list[int]]:
 class Said(NamedTuple):
     """Of one window."""
 
+    log_probabilities: Tensor  # [WINDOW, vocabulary]
     likeliest: Tensor  # [WINDOW]
     loss: float
 
 
 def said(logits: Tensor, window: list[int]) -> Said:
-    return Said(logits.argmax(-1), float(cross_entropy(logits[:-1], torch.tensor(window[1:]))))
+    log_probabilities = logits.log_softmax(-1)
+    return Said(log_probabilities, logits.argmax(-1), float(nll_loss(log_probabilities[:-1], torch.tensor(window[1:]))))
 
 
 @cache
@@ -102,16 +107,20 @@ def said_by_transformers(num_tokens: int) -> list[Said]:
         return [said(model(torch.tensor([window])).logits[0], window) for window in windows_of_text(num_tokens)]
 
 
-def judge(decoder: Decoder, num_tokens: int) -> Verdict:
+def judge(decoder: Decoder, num_tokens: int, kv_dtype: str | None = None) -> Verdict:
     """Against `transformers` in float32 on the same weights, over WikiText."""
     windows = windows_of_text(num_tokens)
-    agreed, our_loss, their_loss = 0, 0.0, 0.0
+    agreed, divergence, our_loss, their_loss = 0, 0.0, 0.0, 0.0
     for window, theirs in zip(windows, said_by_transformers(num_tokens), strict=True):
-        ours = said(generate(decoder, [window], 1, block_size=16, chunks=(200, WINDOW))[0].logits, window)
+        run = generate(decoder, [window], 1, block_size=16, chunks=(200, WINDOW), kv_dtype=kv_dtype)[0]
+        ours = said(run.logits, window)
         agreed += int((ours.likeliest == theirs.likeliest).sum())
+        apart = kl_div(ours.log_probabilities, theirs.log_probabilities, log_target=True, reduction="batchmean")
+        divergence += float(apart) / len(windows)
         our_loss += ours.loss / len(windows)
         their_loss += theirs.loss / len(windows)
-    verdict = Verdict(agreed / num_tokens, float(np.exp(our_loss)), float(np.exp(their_loss)))
+    verdict = Verdict(agreed / num_tokens, divergence, float(np.exp(our_loss)), float(np.exp(their_loss)))
+    print(verdict)
     assert 10 < verdict.exact_perplexity < 60  # the text and the model belong together
     return verdict
 
@@ -124,26 +133,18 @@ def test_quantized_weights_predict_real_text_as_their_dequantized_values_do(num_
 
 
 @pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("form", "agreement", "cost"), [("blocks", 0.95, 0.01), ("rows", 0.93, 0.015)])
+@pytest.mark.parametrize(("form", "agreement", "cost"), [("blocks", 0.95, 0.005), ("rows", 0.93, 0.008)])
 def test_products_of_bytes_cost_little(form: FormWish, agreement: float, cost: float, num_tokens: int) -> None:
     verdict = judge(loaded(model_path(), kernels="auto", form=form), num_tokens)
-    print(verdict)
     assert verdict.agreement >= agreement
-    assert verdict.perplexity_difference < cost
-
-
-def perplexity(decoder: Decoder, num_tokens: int, kv_dtype: str) -> float:
-    losses = []
-    for window in windows_of_text(num_tokens):
-        logits = generate(decoder, [window], 1, block_size=16, chunks=(WINDOW,), kv_dtype=kv_dtype)[0].logits
-        losses.append(float(cross_entropy(logits[:-1], torch.tensor(window[1:]))))
-    return float(np.exp(np.mean(losses)))
+    assert verdict.divergence < cost
 
 
 @pytest.mark.parametrize("num_tokens", [1024, pytest.param(2560, marks=pytest.mark.slow)])
 def test_keys_and_values_in_fewer_bits_cost_next_to_nothing(num_tokens: int) -> None:
     decoder = loaded(model_path(), kernels="native")
-    exact, in_16_bits, in_8_bits = (perplexity(decoder, num_tokens, dtype) for dtype in ("float32", "bfloat16", "int8"))
-    print(exact, in_16_bits, in_8_bits)
-    assert abs(in_16_bits - exact) / exact < 2e-3
-    assert abs(in_8_bits - exact) / exact < 1e-2
+    exact, in_16_bits, in_8_bits = (
+        judge(decoder, num_tokens, dtype).divergence for dtype in ("float32", "bfloat16", "int8")
+    )
+    assert in_16_bits < exact + 5e-4
+    assert in_8_bits < exact + 1.5e-3
