@@ -25,6 +25,7 @@ constexpr int64_t fewest_halved_rows = 24;
 // Rows of x that meet a slice of weights together: as many as there are registers for their sums. Of some of them the
 // products are summed beside each other, so that a multiply-add need not wait for the one before.
 constexpr int halved_rows_together = 12, halved_rows_beside = 4;
+
 // Both factors have to fit into a byte: x_e + w_o, which is made unsigned by adding the largest x, and x_o + w_e, whose
 // smallest value is made -128.
 constexpr int odd_shift = largest_quantized, even_shift = largest_quantized - 128;

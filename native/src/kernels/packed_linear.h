@@ -52,30 +52,36 @@ static inline void add_group_once(const Group<type>& group, const QuantizedRows&
     }
 }
 
+// The outputs of a tile for the first row of x. All vectors of the tile's rows share what is read of x.
+template <WeightType type>
+[[gnu::noinline]] static void multiply_row(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
+                                           int64_t tile_row, int64_t first) {
+    const int64_t num_groups = x.num_groups();
+    Vec sums[tile_parts] = {};
+#pragma GCC unroll 2
+    for (int64_t g = 0; g < num_groups; ++g)
+#pragma GCC unroll 4
+        for (int part = 0; part < tile_parts; ++part) add_group_once<type>(Group<type>(tile, g, part), x, g, sums[part]);
+    for (int part = 0; part < tile_parts; ++part)
+        if (const int64_t row = tile_row + part * lanes; row < task.weight.rows) put_outputs(task, row, first, sums[part]);
+}
+
 // The outputs of a tile for the first `num_x` rows of x. Not inlined: one function for all numbers of rows has too many values
 // for its registers.
 template <WeightType type, int num_x>
 [[gnu::noinline]] static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                             int64_t tile_row, int64_t first, NextTile& next) {
-    constexpr int parts_together = num_x == 1 ? tile_parts : 1;  // which share what is read of x
     const int64_t num_groups = x.num_groups();
-    for (int part = 0; part < tile_parts; part += parts_together) {
+    for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
-        Vec sums[parts_together][num_x] = {};
-#pragma GCC unroll 2
-        for (int64_t g = 0; g < num_groups; ++g) {
-            if constexpr (num_x > 1) next.fetch_some();
+        Vec sums[num_x] = {};
 #pragma GCC unroll 4
-            for (int i = 0; i < parts_together; ++i)
-                if constexpr (num_x == 1)
-                    add_group_once<type>(Group<type>(tile, g, part + i), x, g, sums[i][0]);
-                else
-                    add_group<type, num_x>(Group<type>(tile, g, part + i), x, g, sums[i]);
+        for (int64_t g = 0; g < num_groups; ++g) {
+            next.fetch_some();
+            add_group<type, num_x>(Group<type>(tile, g, part), x, g, sums);
         }
-        for (int i = 0; i < parts_together; ++i)
-            for (int m = 0; m < num_x && row + i * lanes < task.weight.rows; ++m)
-                put_outputs(task, row + i * lanes, first + m, sums[i][m]);
+        for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }
 
@@ -99,7 +105,10 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
             const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
             NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * x.num_groups());
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
-                multiply_rows<type, num_x>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);
+                if constexpr (num_x == 1)
+                    multiply_row<type>(task, x.from_row(first), tile, t * packed_tile_rows, first);
+                else
+                    multiply_rows<type, num_x>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);
             });
         }
     }
