@@ -88,6 +88,8 @@ struct HalvedRows {
         int32_t starts[W::num_scales][num_x];  // of sums: what belongs to x alone
         float minimum_factors[W::p.has_minima ? W::num_scales : 0][num_x];
     };
+    // Rows that are laid together take as much as they do alone (laid_row_bytes).
+    static_assert(sizeof(Columns) == num_x * 4 * (9 + W::num_scales * (W::p.has_minima ? 2 : 1)));
     Columns* columns;
 
     void lay(const QuantizedRows& x) const {

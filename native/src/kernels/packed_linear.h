@@ -16,39 +16,23 @@ namespace trivium::TRIVIUM_ISA {
 template <WeightType type, int num_x>
 static inline void add_group(const Group<type>& group, const QuantizedRows& x, int64_t g, Vec* sums) {
     using W = Group<type>;
-    ByteVec quads[8];
-    Vec scales[W::num_scales], minima[W::num_scales];
-    for (int q = 0; q < 8; ++q) quads[q] = group.quad(q);
+    constexpr int count = W::quads_per_scale;
     for (int s = 0; s < W::num_scales; ++s) {
-        scales[s] = group.scale(s);
-        if constexpr (W::p.has_minima) minima[s] = group.minimum(s);
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < num_x; ++m) {
-        const int8_t* const row = x.q + m * x.stride + g * packed_group_columns;
-        const float scale = x.scales[m * x.num_groups() + g];
-        for (int s = 0; s < W::num_scales; ++s) {
-            constexpr int count = W::quads_per_scale;
-            const IntVec products = sum_products<W::largest, count>(quads + s * count, row + 4 * s * count,
-                                                                    W::p.offset != 0 ? W::offset_sum(s, x, m, g) : 0);
-            sums[m] = fma(scales[s] * scale, to_float(products), sums[m]);
-            if constexpr (W::p.has_minima) sums[m] = fma(minima[s], splat(W::minimum_factor(s, x, m, g)), sums[m]);
-        }
-    }
-}
-
-// The same for a single row of x, which needs each of the group's vectors once.
-template <WeightType type>
-static inline void add_group_once(const Group<type>& group, const QuantizedRows& x, int64_t g, Vec& sum) {
-    using W = Group<type>;
-    for (int s = 0; s < W::num_scales; ++s) {
-        constexpr int count = W::quads_per_scale;
         ByteVec quads[count];
         for (int q = 0; q < count; ++q) quads[q] = group.quad(s * count + q);
-        const IntVec products = sum_products<W::largest, count>(quads, x.q + g * packed_group_columns + 4 * s * count,
-                                                                W::p.offset != 0 ? W::offset_sum(s, x, 0, g) : 0);
-        sum = fma(group.scale(s) * x.scales[g], to_float(products), sum);
-        if constexpr (W::p.has_minima) sum = fma(group.minimum(s), splat(W::minimum_factor(s, x, 0, g)), sum);
+        IntVec products[num_x];
+#pragma GCC unroll 8
+        for (int m = 0; m < num_x; ++m)
+            products[m] = sum_products<W::largest, count>(quads, x.q + m * x.stride + g * packed_group_columns + 4 * s * count,
+                                                          W::p.offset != 0 ? W::offset_sum(s, x, m, g) : 0);
+        const Vec scales = group.scale(s);
+        Vec minima{};
+        if constexpr (W::p.has_minima) minima = group.minimum(s);
+#pragma GCC unroll 8
+        for (int m = 0; m < num_x; ++m) {
+            sums[m] = fma(scales * x.scales[m * x.num_groups() + g], to_float(products[m]), sums[m]);
+            if constexpr (W::p.has_minima) sums[m] = fma(minima, splat(W::minimum_factor(s, x, m, g)), sums[m]);
+        }
     }
 }
 
@@ -61,7 +45,7 @@ template <WeightType type>
 #pragma GCC unroll 2
     for (int64_t g = 0; g < num_groups; ++g)
 #pragma GCC unroll 4
-        for (int part = 0; part < tile_parts; ++part) add_group_once<type>(Group<type>(tile, g, part), x, g, sums[part]);
+        for (int part = 0; part < tile_parts; ++part) add_group<type, 1>(Group<type>(tile, g, part), x, g, sums + part);
     for (int part = 0; part < tile_parts; ++part)
         if (const int64_t row = tile_row + part * lanes; row < task.weight.rows) put_outputs(task, row, first, sums[part]);
 }
