@@ -211,6 +211,16 @@ std::vector<float> try_results(const Kernels& kernels) {
 
 }  // namespace
 
+bool tells_shape_of_tiles() {
+#if defined(__x86_64__)
+    constexpr uint32_t tile_palettes = 0x1d, first_palette = 1;
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(tile_palettes, first_palette, &a, &b, &c, &d) && a != 0;
+#else
+    return false;
+#endif
+}
+
 std::vector<Probe> probe_instruction_sets() {
     const Kernels& baseline = baseline_kernels();
     std::vector<Probe> probes = {{&baseline, true, "every processor has it"}};

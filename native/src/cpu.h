@@ -18,4 +18,8 @@ struct Probe {
 // switch of tasks, and then by running it: a machine that lies about itself loses speed, not the process.
 std::vector<Probe> probe_instruction_sets();
 
+// Whether programs that ask the processor for the shape of its tiles are told one. A virtual machine may offer tiles and hide
+// their shape; our own kernels do not ask.
+bool tells_shape_of_tiles();
+
 }  // namespace trivium

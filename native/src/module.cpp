@@ -85,7 +85,7 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 3;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 4;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",
@@ -107,6 +107,9 @@ NB_MODULE(_native, m) {
             return all;
         },
         "(name, usable, reason) of each instruction set that was built, best last.");
+
+    m.def("tells_shape_of_tiles", &trivium::tells_shape_of_tiles,
+          "Whether who asks the processor for the shape of its tiles is told one.");
 
     nb::class_<Ops>(m, "Kernels")
         .def(

@@ -20,7 +20,12 @@ from trivium.engine.plan_encoder import plan_encoder, report_encoder
 from trivium.engine.preview import PlatformFacts, Preview, PreviewRequest
 from trivium.engine.report import describe_platform, kernels_of, report_plan
 from trivium.formats.home import default_root
-from trivium.kernels.checks import check_instruction_sets, check_native_kernels, check_torch_op
+from trivium.kernels.checks import (
+    check_instruction_sets,
+    check_native_kernels,
+    check_torch_op,
+    check_torch_tiles,
+)
 from trivium.kernels.facts import kernel_facts, planned_graph
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
@@ -131,7 +136,8 @@ def _checks(platform: Platform) -> tuple[Check, ...]:
     capabilities = platform.capabilities()
     kernels: list[Callable[[], Check]] = [check_torch_op]
     if capabilities.device == "cpu":
-        kernels += [check_native_kernels, partial(check_instruction_sets, frozenset(capabilities.features))]
+        of_processor = partial(check_instruction_sets, frozenset(capabilities.features))
+        kernels += [check_torch_tiles, check_native_kernels, of_processor]
     return (
         *(answered.answer or ()),
         *_failure("platform-checks", answered.failure),

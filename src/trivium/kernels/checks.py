@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from trivium.kernels import linear
 from trivium.kernels.native import NativeKernels, load_extension
+from trivium.kernels.torch_tiles import SETTING, tiles_are_hidden
 from trivium.types.checks import Check
 from trivium.types.errors import ConfigError
 
@@ -21,6 +24,17 @@ def check_torch_op() -> Check:
     right = product.flatten().tolist() == [float(number) for number in range(9)]
     remedy = "" if right else "install torch anew: its product of matrices is wrong"
     return Check("torch-op", "ok" if right else "fail", f"torch {torch.__version__}", "a right product", remedy)
+
+
+def check_torch_tiles(are_hidden: bool | None = None) -> Check:
+    """Products of bfloat16 by torch, which the reference runs; native kernels do not ask for the shape of tiles."""
+    hidden = tiles_are_hidden() if are_hidden is None else are_hidden
+    held = os.environ.get(SETTING)
+    found = f"{SETTING}={held}" if held else "torch chooses"
+    if not hidden:
+        return Check("torch-tiles", "ok", found, "instructions that this machine runs", "")
+    why = "this virtual machine has AMX and hides the shape of its tiles, of which torch would die; the reference runs without them"
+    return Check("torch-tiles", "warn", found, "instructions that this machine runs", why)
 
 
 def check_native_kernels() -> Check:

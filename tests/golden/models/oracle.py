@@ -75,6 +75,7 @@ def prompts(lengths: tuple[int, ...], vocab_size: int = SIZES["vocab_size"]) -> 
 
 
 def assert_equal(ours: Generated, theirs: Generated) -> None:
-    """The tokens are the same; logits, which are up to 10 here, differ by the float32 rounding of other orders."""
-    torch.testing.assert_close(ours.logits, theirs.logits, atol=5e-5, rtol=0)
+    """The tokens are the same; logits, which are up to 10 here, differ by the float32 rounding of other orders: by up to
+    7e-5 where torch multiplies with AVX-512 on an Intel Xeon."""
+    torch.testing.assert_close(ours.logits, theirs.logits, atol=1e-4, rtol=0)
     assert ours.tokens == theirs.tokens
