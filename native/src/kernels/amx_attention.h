@@ -1,6 +1,7 @@
 // Products of panels (products.h) by AMX tiles of bfloat16. Included only where tiles are compiled for.
 #pragma once
 
+#include "amx_tiles.h"
 #include "products.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -28,18 +29,7 @@ struct TileProducts {
             const uint8_t rows = static_cast<uint8_t>(block_items < 16 ? block_items : 16);
             if (rows == rows_) return;
             rows_ = rows;
-            struct alignas(64) {
-                uint8_t palette = 1;
-                uint8_t first_row = 0;
-                uint8_t reserved[14] = {};
-                uint16_t row_bytes[16] = {};
-                uint8_t rows[16] = {};
-            } shapes;
-            for (int tile = 0; tile < 8; ++tile) {
-                shapes.row_bytes[tile] = 64;
-                shapes.rows[tile] = tile < 6 ? rows : 16;
-            }
-            _tile_loadconfig(&shapes);
+            shape_tiles(rows, slice_pairs);
         }
 
     private:
@@ -47,11 +37,7 @@ struct TileProducts {
     };
 
     static void put(const Vec (&elements)[panel_vectors], Word* row) {
-        alignas(64) static constexpr uint16_t upper_halves[32] = {
-            1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-            33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-        _mm512_storeu_si512(row, _mm512_permutex2var_epi16((__m512i)elements[0], _mm512_load_si512(upper_halves),
-                                                           (__m512i)elements[1]));
+        _mm512_storeu_si512(row, upper_halves(elements[0], elements[1]));
     }
 
     template <typename Columns>

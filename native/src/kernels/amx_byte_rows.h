@@ -27,11 +27,14 @@ static inline void multiply_byte_tiles(const TurnedRows& x, const uint8_t* tile,
         _tile_stream_loadd(6, tile + packed_tile_rows * c, quad_bytes);
         _tile_loadd(4, x.q + c, x.stride);
         _tile_dpbsud(0, 4, 6);
+        next.fetch_some();
         _tile_stream_loadd(7, tile + tile_bytes + packed_tile_rows * c, quad_bytes);
         _tile_dpbsud(1, 4, 7);
         if constexpr (pairs > 1) {
+            next.fetch_some();
             _tile_loadd(5, x.q + 16 * x.stride + c, x.stride);
             _tile_dpbsud(2, 5, 6);
+            next.fetch_some();
             _tile_dpbsud(3, 5, 7);
         }
     }
@@ -52,14 +55,14 @@ static inline void byte_tile_outputs(const LinearPart& task, const TurnedRows& a
     alignas(64) int32_t sums[pairs * 2 * 16 * 16];
     // Where there is no second tile the first is taken twice.
     multiply_byte_tiles<pairs>(x, task.weight.data + t * tile_bytes, num_tiles > 1 ? tile_bytes : 0, next, sums);
-    for (int64_t i = 0; i < num_tiles; ++i) {
-        const Vec scales = byte_row_scales(task, t + i, 0);
-        for (int64_t m = done - first; m < 16 * pairs; ++m) {
-            IntVec sum;
-            memcpy(&sum, sums + (m / 16 * 2 + i) * 256 + m % 16 * 16, sizeof sum);
-            put_outputs(task, (t + i) * packed_tile_rows, first + m, scaled_sum(sum, x, m, scales));
-        }
-    }
+    const Vec scales[2] = {byte_row_scales(task, t, 0), byte_row_scales(task, t + num_tiles - 1, 0)};
+    const int64_t skipped = done - first;
+    put_many_outputs(task, t * packed_tile_rows, static_cast<int>(num_tiles), done, 16 * pairs - skipped, [&](int64_t i, int tile) {
+        const int64_t m = skipped + i;
+        IntVec sum;
+        memcpy(&sum, sums + (m / 16 * 2 + tile) * 256 + m % 16 * 16, sizeof sum);
+        return scaled_sum(sum, x, m, scales[tile]);
+    });
 }
 
 // Blocks of 32 and 16 rows; where the rows are no multiple, the last block begins earlier.
@@ -68,11 +71,12 @@ static void byte_rows_by_tiles(const LinearPart& task, const TurnedRows& x) {
     shape_tiles(16, 16);
     for (int64_t pass = 0; pass < task.num_x; pass += byte_rows_per_pass) {
         const int64_t end = pass + byte_rows_per_pass < task.num_x ? pass + byte_rows_per_pass : task.num_x;
-        const int64_t num_blocks = (end - pass) / 32 + ((end - pass) % 32 + 15) / 16;
+        // Before each product a few lines are fetched: as many at once as a block of columns needs would keep loads waiting.
+        const int64_t num_products = 2 * ((end - pass + 15) / 16) * blocks_of_columns;
         for (int64_t t = task.first_tile; t < task.last_tile; t += 2) {
             const int64_t num_tiles = task.last_tile - t < 2 ? 1 : 2;
             const int64_t num_next = task.last_tile - t - num_tiles < 2 ? task.last_tile - t - num_tiles : 2;
-            NextTile next(task.weight.data + (t + num_tiles) * tile_bytes, num_next * tile_bytes, num_blocks * blocks_of_columns);
+            NextTile next(task.weight.data + (t + num_tiles) * tile_bytes, num_next * tile_bytes, num_products);
             int64_t done = pass;
             for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, x, t, num_tiles, done, done, next);
             while (done < end) {

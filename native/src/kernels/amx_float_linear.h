@@ -2,6 +2,7 @@
 // memory, and so are 32 columns of 16 rows of x. One instruction adds their products in the order of float_linear.h.
 #pragma once
 
+#include "amx_tiles.h"
 #include "float_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -10,29 +11,14 @@ namespace trivium::TRIVIUM_ISA {
 constexpr int64_t fewest_float_tile_rows = 8;
 // Rows of x that meet a pair of weight tiles before the next pair does: as many as stay in the second-level cache.
 constexpr int64_t float_pass_bytes = 1 << 20;
-
-// Tiles 0 … 3: sums [rows of x, 16] of (x 0, weights 0), (x 0, weights 1), (x 1, weights 0), (x 1, weights 1);
-// 4, 5: x [rows of x, 32 columns]; 6, 7: weights [16 pairs of columns, 16, 2].
-static void shape_float_tiles(int64_t rows_of_x) {
-    struct alignas(64) {
-        uint8_t palette = 1;
-        uint8_t first_row = 0;
-        uint8_t reserved[14] = {};
-        uint16_t row_bytes[16] = {};
-        uint8_t rows[16] = {};
-    } shapes;
-    for (int tile = 0; tile < 8; ++tile) {
-        shapes.row_bytes[tile] = 64;
-        shapes.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows_of_x : 16);
-    }
-    _tile_loadconfig(&shapes);
-}
+constexpr int64_t slice_words = float_slice_columns / 2;  // of 4 bytes
 
 struct FloatTileSums {
     alignas(64) float of[4][16 * packed_tile_rows];
 };
 
-// `x` points at one or two tiles' first rows, `weights` at one or two tiles' first slices.
+// `x` points at one or two tiles' first rows, `weights` at one or two tiles' first slices. Tiles 0 … 3 are the sums of (x 0, weights 0),
+// (x 0, weights 1), (x 1, weights 0), (x 1, weights 1).
 template <bool more_x, bool more_weights>
 static inline void multiply_float_tiles(const uint8_t* const (&x)[2], int64_t x_stride, const uint8_t* const (&weights)[2],
                                         int64_t num_slices, FloatTileSums& sums) {
@@ -85,11 +71,11 @@ static inline int64_t multiply_float_block(const LinearPart& task, const uint32_
                      : multiply_float_tiles<false, false>(x, 4 * padded, weights, num_slices, sums);
     }
     for (int i = 0; i <= more_x; ++i) {
-        const int64_t last = first[i] + rows_of_tile;
-        for (; done < last; ++done)
-            for (int w = 0; w <= more_weights; ++w)
-                put_outputs(task, (tile + w) * packed_tile_rows, done,
-                            load(sums.of[2 * i + w] + (done - first[i]) * packed_tile_rows));
+        const int64_t skipped = done - first[i];
+        put_many_outputs(task, tile * packed_tile_rows, 1 + more_weights, done, rows_of_tile - skipped, [&](int64_t m, int w) {
+            return load(sums.of[2 * i + w] + (skipped + m) * packed_tile_rows);
+        });
+        done = first[i] + rows_of_tile;
     }
     return done;
 }
@@ -98,7 +84,7 @@ static void float_linear_by_tiles(const LinearPart& task, const uint32_t* x) {
     const int64_t rows_of_tile = task.num_x < 16 ? task.num_x : 16;
     const int64_t rows_in_cache = float_pass_bytes / (2 * padded_columns(task.weight.columns)) / 32 * 32;
     const int64_t rows_of_pass = rows_in_cache < 32 ? 32 : rows_in_cache;
-    shape_float_tiles(rows_of_tile);
+    shape_tiles(rows_of_tile, slice_words);
     for (int64_t pass = 0; pass < task.num_x; pass += rows_of_pass) {
         const int64_t end = pass + rows_of_pass < task.num_x ? pass + rows_of_pass : task.num_x;
         for (int64_t tile = task.first_tile; tile < task.last_tile; tile += 2)

@@ -5,6 +5,7 @@
 
 #if defined(__AMX_INT8__)
 
+#include "amx_tiles.h"
 #include "packed_linear.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -18,24 +19,6 @@ constexpr int64_t weight_tiles_together = 2;  // while one block of x rows is in
 // Products of this many slices lie ready while the next are multiplied. Two times two are 4 KiB: with more, a load would
 // share the low 12 bits of its address with a store that is still under way, and wait for it.
 constexpr int slices_together = 2;
-
-struct alignas(64) TileShapes {
-    uint8_t palette = 1;
-    uint8_t first_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-};
-
-// tmm0, tmm1: sums [num_x, 16] int32; tmm4, tmm5: x [num_x, columns of a slice]; tmm6, tmm7: weights [quads, 64 bytes].
-static void shape_tiles(int num_x, int slice_quads) {
-    TileShapes shapes;
-    for (int t = 0; t < 8; ++t) {
-        shapes.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? 4 * slice_quads : 64);
-        shapes.rows[t] = static_cast<uint8_t>(t < 6 ? num_x : slice_quads);
-    }
-    _tile_loadconfig(&shapes);
-}
 
 // Weight tiles as signed bytes, slice by slice.
 template <WeightType type>

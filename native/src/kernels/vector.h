@@ -154,6 +154,13 @@ static inline float lane_max(Vec v) {
 
 #if defined(__AVX512F__)
 
+// The upper halves of a's words and then of b's: what they are as bfloat16, if that holds them.
+static inline __m512i upper_halves(Vec a, Vec b) {
+    alignas(64) static constexpr uint16_t places[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                        33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return _mm512_permutex2var_epi16((__m512i)a, _mm512_load_si512(places), (__m512i)b);
+}
+
 // Lanes of two vectors beside each other, in which numbers take `left` lanes each: the first and the second halves of all.
 template <int left>
 struct Halves {
