@@ -8,6 +8,7 @@
 
 #include "../kernels.h"
 #include "decode.h"
+#include "next_tile.h"
 #include "outputs.h"
 
 namespace trivium::TRIVIUM_ISA {
@@ -75,7 +76,7 @@ constexpr int float_rows_together = lanes == 16 ? 6 : 3;
 // Outputs of `num_parts` vectors of weight rows, each a run of slices, for `num_x` rows of x.
 template <WeightType type, int num_x, int num_parts>
 static inline void multiply_float_parts(const uint8_t* const* parts, const Word* x, int64_t x_stride, int64_t num_slices,
-                                        Vec (*sums)[num_parts]) {
+                                        NextTile& next, Vec (*sums)[num_parts]) {
     constexpr int64_t slice_bytes = float_slice_bytes(type);
     constexpr int num_steps = Slice<type>::num_steps;
     for (int m = 0; m < num_x; ++m)
@@ -83,6 +84,7 @@ static inline void multiply_float_parts(const uint8_t* const* parts, const Word*
     const uint8_t* slices[num_parts];
     for (int p = 0; p < num_parts; ++p) slices[p] = parts[p];
     for (int64_t s = 0; s < num_slices; ++s, x += 2 * num_steps) {
+        next.fetch_some();
         Vec chains[2][num_x][num_parts] = {};
 #pragma GCC unroll 2
         for (int step = 0; step < num_steps; ++step) {
@@ -113,7 +115,10 @@ static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, i
     const int64_t x_stride = padded_columns(task.weight.columns);
     const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     Vec sums[num_x][num_parts];
-    multiply_float_parts<type, num_x, num_parts>(parts, x, x_stride, x_stride / float_slice_columns, sums);
+    const int64_t num_slices = x_stride / float_slice_columns;
+    const bool are_few = task.num_x < fewest_rows_to_fetch_for;
+    NextTile next = NextTile::ahead_of(parts[0], are_few ? tile_bytes : 0, task.weight.data + task.last_tile * tile_bytes, num_slices);
+    multiply_float_parts<type, num_x, num_parts>(parts, x, x_stride, num_slices, next, sums);
     for (int m = 0; m < num_x; ++m)
         for (int p = 0; p < num_parts; ++p)
             if (const int64_t row = (first_part + p) * lanes; row < task.weight.rows)

@@ -39,13 +39,15 @@ static inline void add_group(const Group<type>& group, const QuantizedRows& x, i
 // The outputs of a tile for the first row of x. All vectors of the tile's rows share what is read of x.
 template <WeightType type>
 [[gnu::noinline]] static void multiply_row(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
-                                           int64_t tile_row, int64_t first) {
+                                           int64_t tile_row, int64_t first, NextTile& next) {
     const int64_t num_groups = x.num_groups();
     Vec sums[tile_parts] = {};
 #pragma GCC unroll 2
-    for (int64_t g = 0; g < num_groups; ++g)
+    for (int64_t g = 0; g < num_groups; ++g) {
+        next.fetch_some();
 #pragma GCC unroll 4
         for (int part = 0; part < tile_parts; ++part) add_group<type, 1>(Group<type>(tile, g, part), x, g, sums + part);
+    }
     for (int part = 0; part < tile_parts; ++part)
         if (const int64_t row = tile_row + part * lanes; row < task.weight.rows) put_outputs(task, row, first, sums[part]);
 }
@@ -86,11 +88,12 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
         const int64_t passes = (end - begin + packed_rows_together - 1) / packed_rows_together * tile_parts;
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
-            const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
-            NextTile next(tile + tile_bytes, fetches ? tile_bytes : 0, passes * x.num_groups());
+            const bool are_few = end - begin < fewest_rows_to_fetch_for;
+            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, task.weight.data + task.last_tile * tile_bytes, x.num_groups())
+                                    : NextTile(tile + tile_bytes, t + 1 < task.last_tile ? tile_bytes : 0, passes * x.num_groups());
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)
-                    multiply_row<type>(task, x.from_row(first), tile, t * packed_tile_rows, first);
+                    multiply_row<type>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);
                 else
                     multiply_rows<type, num_x>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);
             });
