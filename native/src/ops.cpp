@@ -40,6 +40,36 @@ int64_t columns_of(const WeightTensor& weight) {
     return last / blocks.block_bytes * blocks.block_elements;
 }
 
+// How many tiles of weights the next task takes: the more are left, the more, since taking a task costs about as much as a tile
+// of a single row, and a task's first tile was not fetched beforehand; and few at the end, so that threads end together although
+// one of them may be slower than another.
+class Portions {
+public:
+    Portions(int64_t num_tiles, int num_threads)
+        : left_(num_tiles), num_threads_(num_threads), fewest_(ceil_div(num_tiles, last_portions * num_threads)) {}
+
+    int64_t take(int64_t most) {
+        const int64_t share = num_threads_ == 1 ? left_ : ceil_div(3 * left_, 4 * num_threads_);
+        const int64_t taken = std::min(most, std::max((share + 1) / 2 * 2, fewest_));
+        left_ -= taken;
+        return taken;
+    }
+
+    // Of two layers that are taken beside each other. What one of them wrote is still in a cache when the other reads it.
+    int64_t take_pairs(int64_t most) {
+        const int64_t taken = take(std::min(most, most_pairs));
+        left_ -= taken;
+        return taken;
+    }
+
+private:
+    static constexpr int64_t last_portions = 16, most_pairs = 16;
+
+    int64_t left_;
+    const int num_threads_;
+    const int64_t fewest_;
+};
+
 // Floats of one worker: a row, and its bytes.
 int64_t turned_tile_scratch(int64_t columns) { return columns + ceil_div(columns, 4); }
 
@@ -259,12 +289,9 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
     rows_of_x.columns = columns;
     for (const PackedLayer& layer : layers)
         prepare(x.as<const float>(), x.strides[0], num_x, norm, packed_type_of(layer.packed), rows_of_x);
-    // Few rows: a task for each thread, since taking one costs about as much as a tile, and a task's first tile was not
-    // fetched beforehand. Many rows: several for each, so that threads end together.
     int64_t all_tiles = 0;
     for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
-    const int64_t tasks_per_thread = pool_.num_threads() == 1 ? 1 : std::clamp<int64_t>(num_x / 8, 1, 8);
-    const int64_t tiles_per_task = ceil_div(all_tiles, tasks_per_thread * pool_.num_threads());
+    Portions portions(all_tiles, pool_.num_threads());
     const auto part_of = [&](const PackedLayer& layer, int64_t first, int64_t last) -> LinearPart {
         const int64_t rows = layer.out.shape[1];
         const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
@@ -276,8 +303,9 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
     for (size_t i = 0; i < layers.size(); ++i) {
         const PackedLayer& layer = layers[i];
         const bool gates = i + 1 < layers.size() && is_gate(layers[i + 1].held);
-        const int64_t together = gates ? ceil_div(tiles_per_task, 2) : tiles_per_task;
-        for (int64_t first = 0; first < packed_tiles(layer.out.shape[1]); first += together) {
+        const int64_t num_tiles = packed_tiles(layer.out.shape[1]);
+        for (int64_t first = 0, together; first < num_tiles; first += together) {
+            together = gates ? portions.take_pairs(num_tiles - first) : portions.take(num_tiles - first);
             LinearTask task = {part_of(layer, first, first + together), {}};
             if (gates) task.gated = part_of(layers[i + 1], first, first + together);
             linear_tasks_.push_back(task);
