@@ -143,8 +143,10 @@ public:
                 const int64_t num_blocks = (num_items + max_items - 1) / max_items;
                 const int64_t block_items = (num_items + num_blocks - 1) / num_blocks;
                 setup.shape_for(block_items);
-                for (int64_t first = run.first_item; first < run.last_item; first += block_items) {
+                for (int64_t block = 0; block < num_blocks; ++block) {
+                    const int64_t first = run.first_item + block * block_items;
                     const int64_t items = run.last_item - first < block_items ? run.last_item - first : block_items;
+                    if (Products::needs_whole_slices && t + 1 < part_.last_tile) fetch_some(reader, row, t + 1, block, num_blocks);
                     keep(attend_tile(tile, t, run, first, items), t, first, items);
                 }
             }
@@ -285,6 +287,16 @@ private:
     }
 
     float* scores_of(int64_t slice, int64_t item) { return scores_ + (slice * max_items + item) * slice_elements; }
+
+    // A part of the tile that comes next, of `num_parts` in all: whoever copies values waits for them, and tiles wait for keys.
+    void fetch_some(const TileReader<type>& reader, const AttentionRow& row, int64_t tile, int64_t part, int64_t num_parts) const {
+        const Seen seen = seen_from(row, row.position, row.position + row.num_queries - 1);
+        const int64_t last = KeyTile::num_groups * (part + 1) / num_parts;
+        for (int64_t g = KeyTile::num_groups * part / num_parts; g < last; ++g) {
+            const int64_t first = tile * attention_tile + g * group_columns;
+            if (first >= seen.first && first + group_columns <= seen.last) reader.fetch_group(first);
+        }
+    }
 
     // Into the second-level cache: the first has too few places for lines that are under way.
     static void fetch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }

@@ -121,9 +121,82 @@ static HeadBlock<type> block_of_slot(const KVWrite& w, int64_t slot) {
     return {w.head + slot / w.block_size * w.block_bytes, w.block_size, w.dim};
 }
 
+#if defined(__AVX512F__)
+
+// Sixteen rows of sixteen words become their columns.
+static inline void transpose(__m512i (&rows)[16]) {
+    __m512i by_two[16], by_four[16], by_eight[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        by_two[i] = _mm512_maskz_unpacklo_epi32(-1, rows[i], rows[i + 1]);
+        by_two[i + 1] = _mm512_maskz_unpackhi_epi32(-1, rows[i], rows[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+            by_four[i + 2 * j] = _mm512_maskz_unpacklo_epi64(-1, by_two[i + j], by_two[i + j + 2]);
+            by_four[i + 2 * j + 1] = _mm512_maskz_unpackhi_epi64(-1, by_two[i + j], by_two[i + j + 2]);
+        }
+    // Now the quarters of by_four[i + c] are columns c, c + 4, c + 8 and c + 12 of rows i … i + 3.
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            by_eight[8 * half + c] = _mm512_maskz_shuffle_i32x4(-1, by_four[8 * half + c], by_four[8 * half + c + 4], 0x88);
+            by_eight[8 * half + c + 4] = _mm512_maskz_shuffle_i32x4(-1, by_four[8 * half + c], by_four[8 * half + c + 4], 0xdd);
+        }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+        rows[c] = _mm512_maskz_shuffle_i32x4(-1, by_eight[c], by_eight[c + 8], 0x88);
+        rows[c + 8] = _mm512_maskz_shuffle_i32x4(-1, by_eight[c], by_eight[c + 8], 0xdd);
+        rows[c + 4] = _mm512_maskz_shuffle_i32x4(-1, by_eight[c + 4], by_eight[c + 12], 0x88);
+        rows[c + 12] = _mm512_maskz_shuffle_i32x4(-1, by_eight[c + 4], by_eight[c + 12], 0xdd);
+    }
+}
+
+// Keys of bfloat16 of sixteen tokens that lie beside each other.
+static void write_key_group(const float* x, int64_t x_stride, const HeadBlock<KVType::bf16>& block, int64_t token) {
+    for (int64_t d = 0; d < block.dim; d += 2 * lanes) {
+        __m512i words[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i)
+            words[i] = upper_halves(rounded_to_bf16(load(x + i * x_stride + d)), rounded_to_bf16(load(x + i * x_stride + d + lanes)));
+        transpose(words);
+        uint32_t* const row = block.key_words(token) + d / 2 * block.block_size;
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(row + i * block.block_size, words[i]);
+    }
+}
+
+#endif
+
+// How many tokens from `first` on are written at once: those of a group of columns, or one.
+template <KVType type>
+static int64_t keys_together([[maybe_unused]] const KVWrite& w, [[maybe_unused]] int64_t first) {
+#if defined(__AVX512F__)
+    if constexpr (type == KVType::bf16) {
+        const int64_t slot = w.slots[first];
+        if (w.num_tokens - first < group_columns || w.block_size % group_columns || slot % group_columns || w.dim % (2 * lanes))
+            return 1;
+        for (int64_t i = 1; i < group_columns; ++i)
+            if (w.slots[first + i] != slot + i) return 1;
+        return group_columns;
+    }
+#endif
+    return 1;
+}
+
 template <KVType type>
 static void write_keys_of(const KVWrite& w) {
-    for (int64_t i = 0; i < w.num_tokens; ++i) {
+    for (int64_t i = 0, together; i < w.num_tokens; i += together) {
+        together = keys_together<type>(w, i);
+#if defined(__AVX512F__)
+        if constexpr (type == KVType::bf16)
+            if (together > 1) {
+                write_key_group(w.x + i * w.x_stride, w.x_stride, block_of_slot<type>(w, w.slots[i]), w.slots[i] % w.block_size);
+                continue;
+            }
+#endif
         const StoredRow<type> row(w.x + i * w.x_stride, w.dim);
         const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
         const int64_t token = w.slots[i] % w.block_size;
@@ -225,7 +298,17 @@ public:
         }
     }
 
+    // Keys and values of a group of positions of the row that was read last come into the second-level cache.
+    void fetch_group(int64_t first) const {
+        if (!has_whole_groups_) return;
+        for (int64_t row = 0; row < a_.dim / Block::pair; ++row) __builtin_prefetch(key_words(first) + row * a_.block_size, 0, 2);
+        const uint8_t* const values = bytes(value_words(first));
+        for (int64_t i = 0; i < group_columns / Block::pair * a_.dim * int64_t{sizeof(Word)}; i += line_bytes)
+            __builtin_prefetch(values + i, 0, 2);
+    }
+
 private:
+    static constexpr int64_t line_bytes = 64;
     static const uint8_t* bytes(const void* words) { return static_cast<const uint8_t*>(words); }
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
     int64_t token(int64_t position) const { return position % a_.block_size; }
