@@ -52,6 +52,11 @@ def main() -> int:
         "--shapes", nargs="+", choices=model_names(), metavar="SHAPE", help=f"some of {', '.join(model_names())}"
     )
     parser.add_argument("--peers", type=Path, default=DEFAULT_HOME, help="where they are installed")
+    parser.add_argument(
+        "--preload",
+        type=Path,
+        help="a library that peers load before their own, such as one that answers what a virtual machine hides of AMX",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "cpu.json")
     args = parser.parse_args()
     parts = args.part or PARTS
@@ -83,7 +88,7 @@ def engine_commands(args: argparse.Namespace, evidence: Evidence) -> dict[str, E
     script = SCRIPTS / "run_trivium.py"
     commands = {OURS: EngineCommand(OURS, Path(sys.executable), script, gguf, args.threads, args.clock, mask)}
     for peer in PEERS:
-        if peer.mask != args.mask or (args.beside and peer.name not in args.beside):
+        if peer.name not in args.beside if args.beside else peer.mask != args.mask:
             continue
         if not peer.is_installed(args.peers):
             evidence.absent[peer.name] = "not installed (make bench-peers)"
@@ -91,7 +96,7 @@ def engine_commands(args: argparse.Namespace, evidence: Evidence) -> dict[str, E
         script, python = SCRIPTS / peer.script, peer.python(args.peers)
         model = model_for(peer, args.peers, gguf)
         commands[peer.name] = EngineCommand(
-            peer.name, python, script, model, args.threads, args.clock, skips=peer.skips
+            peer.name, python, script, model, args.threads, args.clock, skips=peer.skips, preload=args.preload
         )
     return commands
 

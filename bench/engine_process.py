@@ -34,6 +34,7 @@ class EngineCommand:
     clock: Clock = "wall"
     settings: tuple[str, ...] = ()
     skips: str = ""  # letters of workloads
+    preload: Path | None = None  # a library that its process loads before its own
 
     def argv(self) -> list[str]:
         settings = [word for setting in self.settings for word in ("--setting", setting)]
@@ -43,7 +44,8 @@ class EngineCommand:
     def environment(self) -> dict[str, str]:
         """This process's; but what was put on our path is not for engines that have a Python of their own."""
         own = {} if self.python == Path(sys.executable) else {"PYTHONPATH": ""}
-        return {**os.environ, **own, "OMP_NUM_THREADS": str(self.threads)}
+        preload = {"LD_PRELOAD": str(self.preload)} if self.preload else {}
+        return {**os.environ, **own, **preload, "OMP_NUM_THREADS": str(self.threads)}
 
 
 class EngineProcess:
