@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,16 +42,21 @@ def test_where_nobody_can_ask_a_virtual_machine_is_not_trusted(tmp_path: Path, m
     assert not tiles_are_hidden(processor(tmp_path, "amx_tile"))
 
 
-def test_torch_is_held_below_hidden_tiles_unless_the_user_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    for hidden, given, expected in [
-        (True, {}, {SETTING: MOST_WITHOUT_TILES}),
-        (True, {SETTING: "AVX2"}, {SETTING: "AVX2"}),
-        (False, {}, {}),
-    ]:
-        monkeypatch.setattr(torch_tiles, "tiles_are_hidden", lambda hidden=hidden: hidden)
-        environ = dict(given)
-        keep_torch_from_hidden_tiles(environ)
-        assert environ == expected
+@pytest.mark.parametrize(
+    ("hidden", "given", "told"), [(True, None, MOST_WITHOUT_TILES), (True, "AVX2", None), (False, None, None)]
+)
+def test_torch_is_held_below_hidden_tiles_unless_the_user_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch, hidden: bool, given: str | None, told: str | None
+) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setattr(torch_tiles, "tiles_are_hidden", lambda: hidden)
+    monkeypatch.setattr(torch_tiles, "ask_library", lambda: seen.append(os.environ.get(SETTING)))
+    monkeypatch.delenv(SETTING, raising=False)
+    if given is not None:
+        monkeypatch.setenv(SETTING, given)
+    keep_torch_from_hidden_tiles()
+    assert seen == ([] if told is None else [told])
+    assert os.environ.get(SETTING) == given, "processes that this one starts would have it too"
 
 
 def test_products_of_bfloat16_by_torch_do_not_end_the_process() -> None:
@@ -61,7 +67,10 @@ from trivium.kernels import linear
 x, weight = torch.ones(64, 128, dtype=torch.bfloat16), torch.ones(96, 128, dtype=torch.bfloat16)
 assert linear.reference(x, weight, None).float().eq(128).all()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    environment = {name: value for name, value in os.environ.items() if name != SETTING}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert ended.returncode == 0, ended.stderr
 
 

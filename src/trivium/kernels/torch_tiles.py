@@ -2,24 +2,35 @@
 
 oneDNN, which multiplies bfloat16 for torch, asks the processor for the shape of its tiles. A virtual machine may offer tiles
 and hide their shape; then oneDNN sets up tiles of no shape, and the first product ends the process with an illegal
-instruction. What oneDNN may use is read from the environment when it is first called, so it must be said before that.
+instruction. What oneDNN may use it reads from the environment, once, when it is first asked something.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
 from importlib import import_module
 from pathlib import Path
+
+import torch
 
 SETTING = "ONEDNN_MAX_CPU_ISA"
 MOST_WITHOUT_TILES = "AVX512_CORE_FP16"
 
 
-def keep_torch_from_hidden_tiles(environ: MutableMapping[str, str] = os.environ) -> None:
-    """A setting that is there already is the user's."""
-    if SETTING not in environ and tiles_are_hidden():
-        environ[SETTING] = MOST_WITHOUT_TILES
+def keep_torch_from_hidden_tiles() -> None:
+    """A setting that is there already is the user's. Ours is not left for the processes that this one starts."""
+    if SETTING in os.environ or not tiles_are_hidden():
+        return
+    os.environ[SETTING] = MOST_WITHOUT_TILES
+    try:
+        ask_library()
+    finally:
+        del os.environ[SETTING]
+
+
+def ask_library() -> None:
+    if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def tiles_are_hidden(processor: Path = Path("/proc/cpuinfo")) -> bool:
