@@ -467,7 +467,7 @@ private:
 };
 
 #if defined(__AMX_BF16__)
-constexpr int64_t prompt_items_together = 192;  // values are copied for tiles
+constexpr int64_t prompt_items_together = 384;  // values are copied for tiles
 #else
 constexpr int64_t prompt_items_together = 96;
 #endif
