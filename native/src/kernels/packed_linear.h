@@ -83,14 +83,16 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = packed_tile_bytes(packed_layout(type), columns);
     const int64_t fitting = packed_block_bytes / columns / packed_rows_together * packed_rows_together;
     const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
+    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         const int64_t passes = (end - begin + packed_rows_together - 1) / packed_rows_together * tile_parts;
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
-            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, task.weight.data + task.last_tile * tile_bytes, x.num_groups())
-                                    : NextTile(tile + tile_bytes, t + 1 < task.last_tile ? tile_bytes : 0, passes * x.num_groups());
+            const int64_t num_steps = passes * x.num_groups(), next_bytes = t + 1 < task.last_tile ? tile_bytes : 0;
+            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, x.num_groups())
+                                    : NextTile(tile + tile_bytes, next_bytes, num_steps);
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)
                     multiply_row<type>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);
