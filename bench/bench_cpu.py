@@ -37,7 +37,7 @@ BEST_WITHOUT = {"amx": "avx512_bf16", "avx512": "avx2"}  # what is left of our i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
-    parser.add_argument("--beside", nargs="+", help="default: every peer that is installed")
+    parser.add_argument("--beside", nargs="+", help="default: every installed peer of the same mask")
     parser.add_argument("--workloads", default="abcd", help="letters of those to run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_threads()[0])
@@ -88,7 +88,8 @@ def engine_commands(args: argparse.Namespace, evidence: Evidence) -> dict[str, E
     script = SCRIPTS / "run_trivium.py"
     commands = {OURS: EngineCommand(OURS, Path(sys.executable), script, gguf, args.threads, args.clock, mask)}
     for peer in PEERS:
-        if peer.name not in args.beside if args.beside else peer.mask != args.mask:
+        is_wanted = peer.name in args.beside if args.beside else peer.mask == args.mask
+        if not is_wanted:
             continue
         if not peer.is_installed(args.peers):
             evidence.absent[peer.name] = "not installed (make bench-peers)"
