@@ -94,13 +94,11 @@ std::vector<float> sample_results(const Kernels& kernels) {
     constexpr int64_t columns = 256, rows = 9, num_x = 35;
     std::vector<float> x(num_x * columns), results;
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(0.7f * static_cast<float>(i));
+    x[3 * columns + 7] = 40.0f;  // a unit of two digits (packed.h)
 
     std::vector<float> packed_scratch, out(num_x * rows);
     std::vector<int8_t> q(num_x * columns);
-    std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
-    std::vector<int32_t> q_sums(num_x * columns / 16);
-    const QuantizedRows quantized = {q.data(), scales.data(), sums.data(), q_sums.data(), columns, columns};
-    for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
+    std::vector<float> quantized_memory;
     std::vector<uint32_t> laid(num_x * columns);
     for (int t = 0; t < num_weight_types; ++t) {
         const WeightType type = static_cast<WeightType>(t);
@@ -114,6 +112,10 @@ std::vector<float> sample_results(const Kernels& kernels) {
                 kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
             kernels.float_linear(part, laid.data());
         } else {
+            const int64_t unit_columns = packed_layout(type).unit_columns;
+            const QuantizedRows quantized = quantized_rows_in(
+                aligned(quantized_memory, num_x * quantized_row_bytes(columns, unit_columns)), columns, unit_columns);
+            for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
             kernels.packed_linear(part, quantized, aligned(packed_scratch, kernels.packed_scratch(type, columns)));
         }
         results.insert(results.end(), out.begin(), out.end());

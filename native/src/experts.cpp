@@ -124,17 +124,13 @@ Activations Ops::gathered(const Activations& from, const std::vector<int64_t>& p
     const int64_t count = static_cast<int64_t>(pairs.size()), columns = from.columns;
     Activations all;
     all.columns = columns;
-    if (from.quantized) {
-        all.quantized = room_for_quantized(count, columns, expert_quantized_);
-        const size_t groups = static_cast<size_t>(from.quantized->num_groups());
-        for (int64_t i = 0; i < count; ++i) {
-            const QuantizedRows row = from.quantized->from_row(pairs[static_cast<size_t>(i)] / choices);
-            const QuantizedRows to = all.quantized->from_row(i);
-            std::memcpy(to.q, row.q, static_cast<size_t>(columns));
-            std::memcpy(to.scales, row.scales, 4 * groups);
-            std::memcpy(to.sums, row.sums, 4 * groups);
-            std::memcpy(to.q_sums, row.q_sums, 8 * groups);
-        }
+    for (size_t digits = 0; digits < 2; ++digits) {
+        if (!from.quantized[digits]) continue;
+        const QuantizedRows& rows = *from.quantized[digits];
+        const QuantizedRows to = room_for_quantized(count, columns, rows.unit_columns, expert_quantized_[digits]);
+        for (int64_t i = 0; i < count; ++i)
+            std::memcpy(to.from_row(i).q, rows.from_row(pairs[static_cast<size_t>(i)] / choices).q, static_cast<size_t>(to.stride));
+        all.quantized[digits] = to;
     }
     const int64_t padded = padded_columns(columns);
     for (size_t type = 0; type < 3; ++type) {

@@ -183,20 +183,12 @@ uint64_t Ops::checksum(const Tensor& bytes) {
     return all;
 }
 
-QuantizedRows Ops::room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer) {
-    char* const memory = reinterpret_cast<char*>(buffer.at_least(rows * ceil_div(quantized_row_bytes(columns), 4)));
-    QuantizedRows all;
-    all.columns = columns;
-    all.stride = quantized_stride(columns);
-    all.q = reinterpret_cast<int8_t*>(memory);
-    all.scales = reinterpret_cast<float*>(memory + rows * all.stride);
-    all.sums = all.scales + rows * all.num_groups();
-    all.q_sums = reinterpret_cast<int32_t*>(all.sums + rows * all.num_groups());
-    return all;
+QuantizedRows Ops::room_for_quantized(int64_t rows, int64_t columns, int64_t unit_columns, Buffer& buffer) {
+    return quantized_rows_in(buffer.at_least(rows * quantized_row_bytes(columns, unit_columns) / 4), columns, unit_columns);
 }
 
 TurnedRows Ops::room_for_turned(int64_t rows, int64_t columns, Buffer& buffer) {
-    const int64_t stride = quantized_stride(columns);
+    const int64_t stride = turned_stride(columns);
     float* const memory = buffer.at_least(2 * rows + ceil_div(rows * stride, 4));
     TurnedRows all;
     all.columns = columns;
@@ -238,9 +230,11 @@ void Ops::prepare(const float* x, int64_t stride, int64_t rows, const std::optio
             kernels_.turn_row(row(i, worker), scratch[static_cast<size_t>(worker)], all.turned->from_row(i));
         });
     } else if (!is_float(type)) {
-        if (all.quantized) return;
-        all.quantized = room_for_quantized(rows, columns, quantized_x_);
-        each_row([&](int64_t i, int worker) { kernels_.quantize_row(row(i, worker), all.quantized->from_row(i)); });
+        std::optional<QuantizedRows>& quantized = all.quantized_for(type);
+        if (quantized) return;
+        const int64_t unit_columns = packed_layout(type).unit_columns;
+        quantized = room_for_quantized(rows, columns, unit_columns, quantized_x_[digits_of(unit_columns) - 1]);
+        each_row([&](int64_t i, int worker) { kernels_.quantize_row(row(i, worker), quantized->from_row(i)); });
     } else if (!all.laid_for(type)) {
         const int64_t padded = padded_columns(columns);
         uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
@@ -332,7 +326,7 @@ void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_r
     } else if (is_float(type)) {
         kernels_.float_linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
     } else {
-        kernels_.packed_linear(part, x.quantized->from_row(first_row), scratch);
+        kernels_.packed_linear(part, x.quantized_for(type)->from_row(first_row), scratch);
     }
 }
 

@@ -68,10 +68,16 @@ struct SampleScratch {
 // Rows of x in each form that weights of some type are multiplied with.
 struct Activations {
     int64_t columns;
-    std::optional<QuantizedRows> quantized;
+    std::optional<QuantizedRows> quantized[2];  // by digits of their units
     std::optional<TurnedRows> turned;
     const uint32_t* laid[3] = {};  // by the float type of the weights
 
+    std::optional<QuantizedRows>& quantized_for(WeightType type) {
+        return quantized[digits_of(packed_layout(type).unit_columns) - 1];
+    }
+    const std::optional<QuantizedRows>& quantized_for(WeightType type) const {
+        return quantized[digits_of(packed_layout(type).unit_columns) - 1];
+    }
     const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(type)]; }
 };
 
@@ -134,7 +140,7 @@ private:
 
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker
     void pack_turned_tile(const Matrix& weight, int64_t first_row, float* scratch, uint8_t* out) const;
-    QuantizedRows room_for_quantized(int64_t rows, int64_t columns, Buffer& buffer);
+    static QuantizedRows room_for_quantized(int64_t rows, int64_t columns, int64_t unit_columns, Buffer& buffer);
     TurnedRows room_for_turned(int64_t rows, int64_t columns, Buffer& buffer);
     // Rows of x for weights of all `types`; they live until the next call.
     Activations prepared(const float* x, int64_t stride, int64_t rows, int64_t columns,
@@ -156,7 +162,7 @@ private:
     ThreadPool pool_;
     std::mutex one_call_;  // the pool and the buffers serve one call at a time
     std::vector<Buffer> scratch_;
-    Buffer quantized_x_, turned_x_;
+    Buffer quantized_x_[2], turned_x_;  // as Activations has them
     Buffer laid_x_[3];  // by the float type of the weights
     // Tiles of a layer, and those of the layer whose gates their outputs are.
     struct LinearTask {
@@ -169,7 +175,7 @@ private:
     Buffer attention_results_;
     Buffer text_keys_, text_values_;
     std::vector<SampleScratch> sample_scratch_;  // one for each worker
-    Buffer expert_quantized_, expert_laid_[3], expert_gated_, expert_out_;
+    Buffer expert_quantized_[2], expert_laid_[3], expert_gated_, expert_out_;
 };
 
 }  // namespace trivium

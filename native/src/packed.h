@@ -120,27 +120,63 @@ void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, u
 // Of activations in whole numbers. Less than 127, so that the range of a row and of a weight of four bits fit into one byte
 // together (kernels/halved_linear.h); values are rounded 6 % coarser for it.
 constexpr int largest_quantized = 120;
+// A digit of activations has so many steps of the next one.
+constexpr int steps_of_a_digit = 2 * largest_quantized;
+// Units of activations whose first digits have a smaller mean of squares have a second digit: their largest is more than eight
+// times the root of their mean square, and what is rounded away matters beside the many that are small.
+constexpr int least_mean_square = largest_quantized * largest_quantized / 64;
 
-// Rows of activations, each group of 32 columns with a scale of its own: x is about scale * q, |q| <= largest_quantized.
+static constexpr int64_t digits_of(int64_t unit_columns) { return unit_columns > packed_group_columns ? 2 : 1; }
+static_assert(largest_quantized * largest_quantized >= least_mean_square * packed_group_columns);  // so one digit is enough
+
+// Rows of activations in whole numbers, for weights whose units have as many columns. Each unit has one scale: x is about
+// scale * (digit 0 + digit 1 / steps_of_a_digit), |digit| <= largest_quantized; where a unit has no second digit, it is 0.
+// All that belongs to a row lies together.
 struct QuantizedRows {
-    int8_t* q;         // [rows, columns], a row every `stride` bytes
-    float* scales;     // [rows, columns / 32]
-    float* sums;       // [rows, columns / 32]: scale * sum of q
-    int32_t* q_sums;   // [rows, columns / 16]: sum of q
+    int8_t* q;            // [digits, columns]
+    float* scales;        // [units]
+    float* sums;          // [units]: of a unit's digits, if it has one digit
+    int16_t* sums_of_16;  // [digits, columns / 16], else; of so many columns
+    int16_t* sums_of_32;  // [digits, columns / 32]
+    uint8_t* is_double;   // [units]: has it a second digit
     int64_t columns;
-    int64_t stride;
+    int64_t unit_columns;
+    int64_t stride;  // bytes from what belongs to a row to that of the next
 
-    int64_t num_groups() const { return columns / packed_group_columns; }
+    int64_t num_units() const { return columns / unit_columns; }
     QuantizedRows from_row(int64_t row) const {
-        return {q + row * stride, scales + row * num_groups(), sums + row * num_groups(), q_sums + 2 * row * num_groups(),
-                columns,          stride};
+        const auto moved = [bytes = row * stride](auto* p) { return reinterpret_cast<decltype(p)>(reinterpret_cast<char*>(p) + bytes); };
+        return {moved(q),         moved(scales), moved(sums),  moved(sums_of_16), moved(sums_of_32),
+                moved(is_double), columns,       unit_columns, stride};
     }
 };
-// Rows that lie a power of two apart fall into the same few sets of a cache; a line between them keeps them apart.
-static constexpr int64_t quantized_stride(int64_t columns) { return columns % 1024 == 0 ? columns + 64 : columns; }
-static constexpr int64_t quantized_row_bytes(int64_t columns) {
-    return quantized_stride(columns) + columns / 32 * (4 + 4 + 8);
+
+// Rows that lie a power of two apart would fall into the same few sets of a cache: they are an odd number of lines apart.
+static constexpr int64_t quantized_row_bytes(int64_t columns, int64_t unit_columns) {
+    const int64_t units = columns / unit_columns, digits = digits_of(unit_columns);
+    const int64_t sums = digits == 1 ? 4 * units : digits * (columns / 16 + columns / 32) * 2;
+    const int64_t lines = (digits * columns + 4 * units + sums + units + 63) / 64;
+    return 64 * (lines | 1);
 }
+
+// In memory for as many rows of quantized_row_bytes.
+static inline QuantizedRows quantized_rows_in(void* memory, int64_t columns, int64_t unit_columns) {
+    const int64_t units = columns / unit_columns, digits = digits_of(unit_columns);
+    QuantizedRows rows = {};
+    rows.columns = columns;
+    rows.unit_columns = unit_columns;
+    rows.stride = quantized_row_bytes(columns, unit_columns);
+    rows.q = static_cast<int8_t*>(memory);
+    rows.scales = reinterpret_cast<float*>(rows.q + digits * columns);
+    rows.sums = rows.scales + units;
+    rows.sums_of_16 = reinterpret_cast<int16_t*>(rows.sums);
+    rows.sums_of_32 = rows.sums_of_16 + digits * columns / 16;
+    rows.is_double = digits == 1 ? reinterpret_cast<uint8_t*>(rows.sums + units)
+                                 : reinterpret_cast<uint8_t*>(rows.sums_of_32 + digits * columns / 32);
+    return rows;
+}
+
+static constexpr int64_t turned_stride(int64_t columns) { return columns % 1024 == 0 ? columns + 64 : columns; }
 
 // Rows that were turned, each with one scale: a turned x is about scale * q, |q| <= 127.
 struct TurnedRows {

@@ -58,7 +58,9 @@ void linears(const Kernels& kernels, Draw draw) {
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
             for (int64_t i = 0; i < tiles; ++i)
                 pack_tile({type, blocks.data(), rows, columns}, 16 * i, packed.data() + i * tile_bytes);
-            const std::vector<float> x = draw.numbers(num_x * columns), bias = draw.numbers(rows);
+            std::vector<float> x = draw.numbers(num_x * columns);
+            x[columns / 2] = 30.0f;  // a unit of two digits
+            const std::vector<float> bias = draw.numbers(rows);
             std::vector<float> out(num_x * rows);
             const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles, bias.data(), out.data(), rows, Held::nothing};
             const std::string name = std::string(layout(type).name) + "/" + std::to_string(num_x);
@@ -68,11 +70,10 @@ void linears(const Kernels& kernels, Draw draw) {
                     kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
                 kernels.float_linear(part, laid.data());
             } else {
-                std::vector<float> scales(num_x * columns / 32), sums(num_x * columns / 32);
-                std::vector<int8_t> q(num_x * quantized_stride(columns));
-                std::vector<int32_t> q_sums(num_x * columns / 16);
-                const QuantizedRows quantized = {q.data(),      scales.data(), sums.data(),
-                                                 q_sums.data(), columns,       quantized_stride(columns)};
+                const int64_t unit_columns = packed_layout(type).unit_columns;
+                std::vector<char> x_memory;
+                const QuantizedRows quantized = quantized_rows_in(
+                    at_vector<void>(x_memory, num_x * quantized_row_bytes(columns, unit_columns)), columns, unit_columns);
                 for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
                 std::vector<char> memory;
                 void* const scratch = at_vector<void>(memory, kernels.packed_scratch(type, columns));

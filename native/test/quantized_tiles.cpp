@@ -26,13 +26,15 @@ struct Count {
     }
 };
 
+void* at_line(std::vector<char>& memory) { return memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64); }
+
 void compare_byte_rows(std::mt19937& random, Count& count) {
     std::normal_distribution<float> normal;
     for (const int64_t num_x : {16, 17, 31, 32, 33, 47, 530}) {
         for (const auto [rows, columns] : {std::pair<int64_t, int64_t>{16, 64}, {40, 576}, {9, 1024}, {33, 128}}) {
             const int64_t tiles = packed_tiles(rows), tile_bytes = byte_rows_tile_bytes(columns);
             std::vector<float> x(columns), turned(columns), scales(num_x), bias(rows);
-            std::vector<int8_t> q(num_x * quantized_stride(columns)), bytes(columns);
+            std::vector<int8_t> q(num_x * turned_stride(columns)), bytes(columns);
             std::vector<int32_t> sums(num_x);
             std::vector<uint8_t> packed(tiles * tile_bytes);
             const auto drawn = [&] {
@@ -45,7 +47,7 @@ void compare_byte_rows(std::mt19937& random, Count& count) {
                 turn_row(drawn(), turned.data(), {bytes.data(), &scale, &sum, columns, columns});
                 put_byte_row(bytes.data(), scale, columns, int(row % 16), packed.data() + row / 16 * tile_bytes);
             }
-            const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, quantized_stride(columns)};
+            const TurnedRows all = {q.data(), scales.data(), sums.data(), columns, turned_stride(columns)};
             for (int64_t m = 0; m < num_x; ++m) turn_row(drawn(), turned.data(), all.from_row(m));
             for (float& value : bias) value = normal(random);
             std::vector<float> by_tiles(num_x * rows, 0.5f), by_vectors(num_x * rows, 0.5f);
@@ -76,19 +78,19 @@ int main(int, char** arguments) {
                 std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
                 for (int64_t i = 0; i < tiles; ++i) pack_tile(matrix, 16 * i, packed.data() + i * tile_bytes);
 
-                std::vector<float> x(columns), scales(num_x * columns / 32), sums(num_x * columns / 32), bias(rows);
-                std::vector<int8_t> q(num_x * quantized_stride(columns));
-                std::vector<int32_t> q_sums(num_x * columns / 16);
-                const QuantizedRows quantized = {q.data(),      scales.data(), sums.data(),
-                                                 q_sums.data(), columns,       quantized_stride(columns)};
+                std::vector<float> x(columns), bias(rows);
+                const int64_t unit_columns = packed_layout(type).unit_columns;
+                std::vector<char> x_memory(num_x * quantized_row_bytes(columns, unit_columns) + 64);
+                const QuantizedRows quantized = quantized_rows_in(at_line(x_memory), columns, unit_columns);
                 for (int64_t m = 0; m < num_x; ++m) {
                     for (float& value : x) value = normal(random);
+                    if (m % 3 == 1) x[random() % columns] = 30.0f;  // a unit of two digits
                     quantize_row(x.data(), quantized.from_row(m));
                 }
                 for (float& value : bias) value = normal(random);
                 std::vector<float> by_tiles(num_x * rows), by_vectors(num_x * rows);
                 std::vector<char> memory(static_cast<size_t>(packed_scratch(type, columns)) + 64);
-                void* const scratch = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+                void* const scratch = at_line(memory);
                 LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles,
                                    bias.data(), by_tiles.data(), rows, Held::summand};
                 packed_linear(part, quantized, scratch);

@@ -22,8 +22,8 @@ def type_of(weight: Weight) -> str:
 
 
 def as_multiplied(x: Tensor, weight: Weight) -> Tensor:
-    if QUANT_TYPES[type_of(weight)].block_elements > 1:
-        return quantized_activations(x)
+    if (unit := QUANT_TYPES[type_of(weight)].block_elements) > 1:
+        return quantized_activations(x, unit)
     return x.bfloat16().float() if type_of(weight) == "BF16" else x
 
 

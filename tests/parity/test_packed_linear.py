@@ -3,7 +3,7 @@
 import pytest
 import torch
 from native_paths import INSTRUCTION_SETS, every_path, ops_of
-from torch import Generator
+from torch import Generator, Tensor
 
 from trivium.formats.quant_types import QUANT_TYPES
 from trivium.kernels import linear
@@ -14,7 +14,20 @@ from trivium.kernels.weights import PackedTensor
 BLOCK_TYPES = [name for name, type in QUANT_TYPES.items() if type.block_elements > 1]
 # Sums may cancel in a single output; over some, the largest stands for the size of what was summed.
 TOLERANCE = 1e-4
+K_TYPES = [name for name in BLOCK_TYPES if QUANT_TYPES[name].block_elements == 256]
 SHAPES = [(1, 9, 256), (1, 16, 256), (2, 77, 768), (7, 40, 512), (8, 33, 256), (13, 130, 1280), (33, 48, 256)]
+
+
+def activations(random: Generator, rows: int, columns: int) -> Tensor:
+    """Some of whose rows have a value far above most others, for which units of 256 columns take a second digit."""
+    x = normal(random, rows, columns)
+    for row in range(rows // 3, rows, 3):
+        x[row, int(torch.randint(columns, (), generator=random))] = 30.0
+    return x
+
+
+def as_multiplied(x: Tensor, type: str) -> Tensor:
+    return quantized_activations(x, QUANT_TYPES[type].block_elements)
 
 
 @every_path
@@ -24,10 +37,10 @@ def test_it_is_the_reference_on_quantized_activations(type: str, instruction_set
     for rows, num_out, num_in in SHAPES:
         for scale in (0.01, 6e4, 1e-7):  # usual; near the largest float16; subnormal float16
             weight = quantized(random, type, num_out, num_in, scale=scale)
-            x, bias = normal(random, rows, num_in), normal(random, num_out) * scale
+            x, bias = activations(random, rows, num_in), normal(random, num_out) * scale
             packed = ops.prepare(weight)
             assert isinstance(packed, PackedTensor)
-            want = linear.reference(quantized_activations(x), weight, bias)
+            want = linear.reference(as_multiplied(x, type), weight, bias)
             assert error(ops.linear(x, packed, bias), want) <= TOLERANCE, (rows, num_out, num_in, scale)
 
 
@@ -36,13 +49,27 @@ def test_it_is_the_reference_on_quantized_activations(type: str, instruction_set
 def test_quantizing_the_activations_costs_little(type: str, instruction_set: str, random: Generator) -> None:
     weight, x = quantized(random, type, 200, 1024), normal(random, 9, 1024)
     ops = ops_of(instruction_set)
-    # 8 bits and random signs: errors of 1/240 of a group's largest value, averaged over 1024 columns.
+    # 8 bits and random signs: errors of 1/240 of a unit's largest value, averaged over 1024 columns.
     assert error(ops.linear(x, ops.prepare(weight), None), linear.reference(x, weight, None)) <= 0.02
+
+
+@every_path
+@pytest.mark.parametrize("type", K_TYPES)
+def test_a_value_far_above_the_others_of_its_unit_does_not_cost_them_their_precision(
+    type: str, instruction_set: str, random: Generator
+) -> None:
+    weight, x = quantized(random, type, 200, 1024), normal(random, 40, 1024)
+    usual = linear.reference(x, weight, None).abs().max()
+    x[:, 77::256] = 100.0
+    ops = ops_of(instruction_set)
+    for rows in (1, 5, 40):  # one digit would cost a quarter of the others
+        got, want = ops.linear(x[:rows], ops.prepare(weight), None), linear.reference(x[:rows], weight, None)
+        assert (got - want).abs().max() <= 0.01 * usual
 
 
 @pytest.mark.parametrize("type", BLOCK_TYPES)
 def test_a_row_is_the_same_alone_among_others_and_on_every_vector_path(type: str, random: Generator) -> None:
-    weight, x, bias = quantized(random, type, 70, 768), normal(random, 133, 768), normal(random, 70)
+    weight, x, bias = quantized(random, type, 70, 768), activations(random, 133, 768), normal(random, 70)
     fused = [name for name in INSTRUCTION_SETS if name != "baseline"]  # the baseline rounds products before it adds
     wholes = []
     for instruction_set in fused:
@@ -82,7 +109,7 @@ def test_sums_hold_the_largest_values_of_either_sign(type: str, instruction_set:
     x = 1.0 - 2.0 * torch.randint(2, (50, 512), generator=random)
     x[0], x[1] = 1, -1
     for rows in (1, 7, 50):
-        want = linear.reference(quantized_activations(x[:rows]), weight, None)
+        want = linear.reference(as_multiplied(x[:rows], type), weight, None)
         assert error(ops.linear(x[:rows], ops.prepare(weight), None), want) <= TOLERANCE, rows
 
 
@@ -98,7 +125,7 @@ def test_extreme_activations(instruction_set: str, random: Generator) -> None:
     x[4, 63] = float("inf")
     y = ops.linear(x, packed, None)
     assert torch.equal(y[0], torch.zeros(20))
-    assert error(y[1:3], linear.reference(quantized_activations(x[1:3]), weight, None)) <= TOLERANCE
+    assert error(y[1:3], linear.reference(as_multiplied(x[1:3], "Q4_1"), weight, None)) <= TOLERANCE
     assert y[3].isnan().all() and y[4].isnan().all()
 
 

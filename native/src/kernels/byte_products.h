@@ -90,19 +90,20 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 template <int largest>
 constexpr int pairs_that_fit = 32767 / (2 * largest_quantized * largest);
 
-// Sums of 16 bits, widened and multiplied by `factor`.
-static inline IntVec widened_pairs(IntVec pairs, int16_t factor) {
-    return (IntVec)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(factor));
+// Sums of 16 bits, widened and multiplied by the words of `factors`, of which a lane's two are the same.
+static inline IntVec widened_pairs(IntVec pairs, IntVec factors) {
+    return (IntVec)_mm256_madd_epi16((__m256i)pairs, (__m256i)factors);
 }
+static inline IntVec words_of(int16_t word) { return (IntVec)_mm256_set1_epi16(word); }
 
 template <int largest, int count, typename Quad>
-static inline IntVec add_short_products(IntVec sum, const Quad& quad, const FourBytes* x, int16_t factor) {
+static inline IntVec add_short_products(IntVec sum, const Quad& quad, const FourBytes* x, IntVec factors) {
     constexpr int fitting = pairs_that_fit<largest>;
     IntVec pairs{};
     for (int i = 0; i < count; ++i) {
         const __m256i products = _mm256_maddubs_epi16((__m256i)quad(i), _mm256_set1_epi32(x[i]));
         pairs = i % fitting == 0 ? (IntVec)products : (IntVec)_mm256_add_epi16((__m256i)pairs, products);
-        if (i % fitting == fitting - 1 || i == count - 1) sum += widened_pairs(pairs, factor);
+        if (i % fitting == fitting - 1 || i == count - 1) sum += widened_pairs(pairs, factors);
     }
     return sum;
 }
@@ -115,9 +116,9 @@ static inline IntVec sum_products(const ByteVec* quads, const int8_t* x, int32_t
     const auto* const fours = reinterpret_cast<const FourBytes*>(x);
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     const IntVec sum = IntVec{} + start;
-    if constexpr (largest <= 127) return add_short_products<largest, count>(sum, [&](int i) { return quads[i]; }, fours, 1);
-    const IntVec low = add_short_products<15, count>(sum, [&](int i) { return quads[i] & 15; }, fours, 1);
-    return add_short_products<15, count>(low, [&](int i) { return shifted(quads[i], 4, 15); }, fours, 16);
+    if constexpr (largest <= 127) return add_short_products<largest, count>(sum, [&](int i) { return quads[i]; }, fours, words_of(1));
+    const IntVec low = add_short_products<15, count>(sum, [&](int i) { return quads[i] & 15; }, fours, words_of(1));
+    return add_short_products<15, count>(low, [&](int i) { return shifted(quads[i], 4, 15); }, fours, words_of(16));
 #else
     // Whole numbers may be summed in several chains, so that a multiply-add need not wait for the one before.
     constexpr int chains = count == 8 ? 2 : 1;
@@ -126,6 +127,41 @@ static inline IntVec sum_products(const ByteVec* quads, const int8_t* x, int32_t
     for (int i = 0; i < count; ++i) sums[i % chains] = add_products<largest>(sums[i % chains], quads[i], fours[i]);
     for (int i = 1; i < chains; ++i) sums[0] += sums[i];
     return sums[0];
+#endif
+}
+
+// Two whole numbers of each lane, as words.
+static inline IntVec words_beside(IntVec low, IntVec high) { return (low & 0xffff) | high << 16; }
+
+// A factor of whole-number sums, as add_multiplied wants it.
+static inline IntVec as_factor(IntVec v) {
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+    return words_beside(v, v);
+#else
+    return v;
+#endif
+}
+
+// `sum` and, in each lane, `factors` times what sum_products gives.
+template <int largest, int count>
+static inline IntVec add_multiplied(IntVec sum, IntVec factors, const ByteVec* quads, const int8_t* x) {
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+    static_assert(largest <= 127);
+    const auto* const fours = reinterpret_cast<const FourBytes*>(x);
+    return add_short_products<largest, count>(sum, [&](int i) { return quads[i]; }, fours, factors);
+#else
+    return sum + factors * sum_products<largest, count>(quads, x, 0);
+#endif
+}
+
+// Lane i of the sum grows by the two words of w's lane i times those of x's.
+static inline IntVec add_word_products(IntVec sum, IntVec w, IntVec x) {
+#if defined(__AVX512VNNI__)
+    return (IntVec)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+#elif defined(__AVX2__)
+    return sum + (IntVec)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+#else
+    return sum + (w << 16 >> 16) * (x << 16 >> 16) + (w >> 16) * (x >> 16);
 #endif
 }
 

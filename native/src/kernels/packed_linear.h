@@ -1,6 +1,6 @@
-// Linear layers on packed weights (packed.h) and quantized activations. Products of bytes are summed as whole numbers,
-// exactly; each group of 32 columns (or 16) then joins the output's float32 sum, in the order of the columns. So an
-// output is the same to the bit for any number of rows, and for every instruction set that fuses multiply and add.
+// Linear layers on packed weights (packed.h) and quantized activations. Products of bytes are summed as whole numbers, exactly,
+// over a unit of columns, which then joins the output's float32 sum, in the order of the columns (packed_group.h). So an output
+// is the same to the bit for any number of rows, and for every instruction set that fuses multiply and add.
 #pragma once
 
 #include "../kernels.h"
@@ -12,41 +12,84 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// Adds the group g to an output vector of each of the first `num_x` rows of x.
+// Calls use(row of x, m) for the first `num_x` rows.
+template <int num_x, typename Use>
+static inline __attribute__((always_inline)) void each_row(const QuantizedRows& x, const Use& use) {
+#pragma GCC unroll 16
+    for (int m = 0; m < num_x; ++m) use(x.from_row(m), m);
+}
+
+// Whether one of the first `num_x` rows of x has two digits in unit u.
+template <WeightType type>
+static inline bool is_any_double(const QuantizedRows& x, int64_t num_x, int64_t u) {
+    if constexpr (digits_of(Unit<type>::columns) == 1) return false;
+    bool is_any = false;
+    for (int64_t m = 0; m < num_x; ++m) is_any |= x.is_double[m * x.stride + u] != 0;
+    return is_any;
+}
+
+// Adds a digit of the unit u to an output vector of each of the first `num_x` rows of x.
 template <WeightType type, int num_x>
-static inline void add_group(const Group<type>& group, const QuantizedRows& x, int64_t g, Vec* sums) {
+static inline void add_digit(const Unit<type>& unit, const QuantizedRows& x, int64_t u, int64_t digit, NextTile& next, Vec* sums) {
+    using U = Unit<type>;
     using W = Group<type>;
     constexpr int count = W::quads_per_scale;
-    for (int s = 0; s < W::num_scales; ++s) {
-        ByteVec quads[count];
-        for (int q = 0; q < count; ++q) quads[q] = group.quad(s * count + q);
-        IntVec products[num_x];
-#pragma GCC unroll 8
-        for (int m = 0; m < num_x; ++m)
-            products[m] = sum_products<W::largest, count>(quads, x.q + m * x.stride + g * packed_group_columns + 4 * s * count,
-                                                          W::p.offset != 0 ? W::offset_sum(s, x, m, g) : 0);
-        const Vec scales = group.scale(s);
-        Vec minima{};
-        if constexpr (W::p.has_minima) minima = group.minimum(s);
-#pragma GCC unroll 8
-        for (int m = 0; m < num_x; ++m) {
-            sums[m] = fma(scales * x.scales[m * x.num_groups() + g], to_float(products[m]), sums[m]);
-            if constexpr (W::p.has_minima) sums[m] = fma(minima, splat(W::minimum_factor(s, x, m, g)), sums[m]);
+    const int64_t first_byte = digit * x.columns + u * U::columns;
+    IntVec products[num_x] = {}, others[num_x] = {};
+    for (int g = 0; g < U::num_groups; ++g) {
+        if (digit == 0) next.fetch_some();
+        const W group = unit.group(g);
+#pragma GCC unroll 2
+        for (int s = 0; s < W::num_scales; ++s) {
+            ByteVec quads[count];
+            for (int q = 0; q < count; ++q) quads[q] = group.quad(s * count + q);
+            const int64_t at = first_byte + g * packed_group_columns + 4 * s * count;
+            if constexpr (U::has_factors) {
+                const IntVec factors = as_factor(group.factor(s));
+                each_row<num_x>(x, [&](const QuantizedRows& row, int m) {
+                    products[m] = add_multiplied<W::largest, count>(products[m], factors, quads, row.q + at);
+                });
+            } else {
+                each_row<num_x>(x, [&](const QuantizedRows& row, int m) {
+                    const int32_t start = U::p.offset != 0 ? U::offset_sum(row, u) : 0;
+                    products[m] = sum_products<W::largest, count>(quads, row.q + at, start);
+                });
+            }
         }
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < U::num_pairs; ++i) {
+        const IntVec pair = unit.pair(i);
+        each_row<num_x>(x, [&](const QuantizedRows& row, int m) {
+            others[m] = add_word_products(others[m], pair, IntVec{} + U::pair_of_sums(row, u, digit, i));
+        });
+    }
+    const Vec scale = unit.scale();
+    Vec minimum{};
+    if constexpr (U::p.has_minima) minimum = unit.minimum();
+    each_row<num_x>(x, [&](const QuantizedRows& row, int m) {
+        const float sum = U::p.has_minima && !U::has_factors ? row.sums[u] : 0.0f;
+        const Vec values = U::joined(scale, minimum, products[m], others[m], sum);
+        sums[m] = fma(values, splat(U::scale_of(row, u, digit)), sums[m]);
+    });
+}
+
+template <WeightType type, int num_x>
+static inline void add_unit(const Unit<type>& unit, const QuantizedRows& x, int64_t u, NextTile& next, Vec* sums) {
+    add_digit<type, num_x>(unit, x, u, 0, next, sums);
+    if (is_any_double<type>(x, num_x, u)) add_digit<type, num_x>(unit, x, u, 1, next, sums);
 }
 
 // The outputs of a tile for the first row of x. All vectors of the tile's rows share what is read of x.
 template <WeightType type>
 [[gnu::noinline]] static void multiply_row(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                            int64_t tile_row, int64_t first, NextTile& next) {
-    const int64_t num_groups = x.num_groups();
+    const int64_t num_units = x.num_units();
     Vec sums[tile_parts] = {};
 #pragma GCC unroll 2
-    for (int64_t g = 0; g < num_groups; ++g) {
-        next.fetch_some();
+    for (int64_t u = 0; u < num_units; ++u) {
 #pragma GCC unroll 4
-        for (int part = 0; part < tile_parts; ++part) add_group<type, 1>(Group<type>(tile, g, part), x, g, sums + part);
+        for (int part = 0; part < tile_parts; ++part) add_unit<type, 1>(Unit<type>(tile, u, part), x, u, next, sums + part);
     }
     for (int part = 0; part < tile_parts; ++part)
         if (const int64_t row = tile_row + part * lanes; row < task.weight.rows) put_outputs(task, row, first, sums[part]);
@@ -57,16 +100,12 @@ template <WeightType type>
 template <WeightType type, int num_x>
 [[gnu::noinline]] static void multiply_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                             int64_t tile_row, int64_t first, NextTile& next) {
-    const int64_t num_groups = x.num_groups();
+    const int64_t num_units = x.num_units();
     for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
         Vec sums[num_x] = {};
-#pragma GCC unroll 4
-        for (int64_t g = 0; g < num_groups; ++g) {
-            next.fetch_some();
-            add_group<type, num_x>(Group<type>(tile, g, part), x, g, sums);
-        }
+        for (int64_t u = 0; u < num_units; ++u) add_unit<type, num_x>(Unit<type>(tile, u, part), x, u, next, sums);
         for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }
@@ -83,6 +122,7 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = packed_tile_bytes(packed_layout(type), columns);
     const int64_t fitting = packed_block_bytes / columns / packed_rows_together * packed_rows_together;
     const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
+    const int64_t num_groups = columns / packed_group_columns;
     const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
@@ -90,8 +130,8 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
-            const int64_t num_steps = passes * x.num_groups(), next_bytes = t + 1 < task.last_tile ? tile_bytes : 0;
-            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, x.num_groups())
+            const int64_t num_steps = passes * num_groups, next_bytes = t + 1 < task.last_tile ? tile_bytes : 0;
+            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, tile_parts * num_groups)
                                     : NextTile(tile + tile_bytes, next_bytes, num_steps);
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)

@@ -3,6 +3,7 @@
 
 #include "amx_byte_rows.h"
 #include "amx_linear.h"
+#include "amx_units.h"
 #include "byte_rows.h"
 #include "byte_rows_by_words.h"
 #include "halved_linear.h"
@@ -31,7 +32,11 @@ static auto for_packed_type(WeightType type, const Work& work) {
 static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[maybe_unused]] void* scratch) {
     for_packed_type(task.weight.type, [&]<WeightType type>() {
 #if defined(__AMX_INT8__)
-        if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
+        if constexpr (Unit<type>::has_factors) {
+            if (task.num_x >= fewest_unit_tile_rows) return packed_linear_by_unit_tiles<type>(task, x, scratch);
+        } else {
+            if (task.num_x >= fewest_tile_rows) return packed_linear_by_tiles<type>(task, x, scratch);
+        }
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
         if (task.num_x >= fewest_spread_rows) return packed_linear_by_spread_rows<type>(task, x, scratch);
 #elif defined(TRIVIUM_HALVES_PRODUCTS)
@@ -57,8 +62,12 @@ static void byte_rows_linear(const LinearPart& task, const TurnedRows& x, [[mayb
 static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {
 #if defined(__AMX_INT8__)
     if (!is_byte_rows(type))
-        return for_packed_type(
-            type, [&]<WeightType type>() { return weight_tiles_together * expanded_bytes<type>(columns); });
+        return for_packed_type(type, [&]<WeightType type>() {
+            if constexpr (Unit<type>::has_factors)
+                return UnitScratch<type>::bytes(columns);
+            else
+                return weight_tiles_together * expanded_bytes<type>(columns);
+        });
 #elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
     return is_byte_rows(type) ? word_rows_scratch(columns) : spread_scratch;
 #elif defined(TRIVIUM_HALVES_PRODUCTS)

@@ -1,8 +1,8 @@
-// Activations as bytes, each group of 32 columns with a scale of its own.
+// Activations as bytes, each unit of columns with a scale of its own.
 #pragma once
 
 #include "../packed.h"
-#include "decode.h"
+#include "byte_products.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -44,32 +44,57 @@ static inline int32_t put_bytes(IntVec v, int8_t* out) {
 #endif
 }
 
+// The digits of a unit of x, from first to last: numbers(i) are those of columns i …. Puts their sums too, of so many columns as
+// the row keeps.
+template <typename Numbers>
+static inline void put_digits(const QuantizedRows& out, int64_t unit, int64_t digit, const Numbers& numbers) {
+    const int64_t first = unit * out.unit_columns, at = digit * out.columns + first;
+    int16_t* const of_16 = out.sums_of_16 + at / 16;
+    for (int64_t i = 0; i < out.unit_columns; i += packed_group_columns) {
+        int32_t halves[2] = {0, 0};
+        for (int64_t j = 0; j < packed_group_columns; j += lanes) halves[j / 16] += put_bytes(numbers(i + j), out.q + at + i + j);
+        if (digits_of(out.unit_columns) == 1) {
+            out.sums[unit] = static_cast<float>(halves[0] + halves[1]);
+        } else {
+            of_16[i / 16] = static_cast<int16_t>(halves[0]);
+            of_16[i / 16 + 1] = static_cast<int16_t>(halves[1]);
+            out.sums_of_32[(at + i) / 32] = static_cast<int16_t>(halves[0] + halves[1]);
+        }
+    }
+}
+
 // One row of x. If any element is not finite, all scales are NaN, so that it shows in every output.
 static void quantize_row(const float* x, const QuantizedRows& out) {
-    constexpr int parts = packed_group_columns / lanes;
+    const int64_t columns = out.unit_columns;
     Vec zero_if_finite = Vec{};
-    for (int64_t g = 0; g < out.num_groups(); ++g, x += packed_group_columns) {
+    for (int64_t unit = 0; unit < out.num_units(); ++unit, x += columns) {
         Vec largest = Vec{};
-        for (int i = 0; i < parts; ++i) {
-            const Vec v = load(x + i * lanes);
+        for (int64_t i = 0; i < columns; i += lanes) {
+            const Vec v = load(x + i);
             largest = max(largest, (Vec)((IntVec)v & 0x7fffffff));
             zero_if_finite = fma(v, Vec{}, zero_if_finite);
         }
         const float magnitude = lane_max(largest);
-        const float scale = magnitude / static_cast<float>(largest_quantized);
         // A magnitude so small that its inverse overflows is as good as none.
-        const Vec inverse = splat(magnitude > 1e-36f ? static_cast<float>(largest_quantized) / magnitude : 0.0f);
-        int32_t sums[2] = {0, 0};
-        for (int i = 0; i < parts; ++i)
-            sums[i * lanes / 16] += put_bytes(rounded(load(x + i * lanes) * inverse),
-                                              out.q + g * packed_group_columns + i * lanes);
-        out.scales[g] = scale;
-        out.sums[g] = scale * static_cast<float>(sums[0] + sums[1]);
-        out.q_sums[2 * g] = sums[0];
-        out.q_sums[2 * g + 1] = sums[1];
+        const bool is_any = magnitude > 1e-36f;
+        const Vec inverse = splat(is_any ? static_cast<float>(largest_quantized) / magnitude : 0.0f);
+        out.scales[unit] = magnitude / static_cast<float>(largest_quantized);
+        Vec squares = Vec{};  // whole numbers that float32 holds
+        put_digits(out, unit, 0, [&](int64_t i) {
+            const IntVec digits = rounded(load(x + i) * inverse);
+            squares = fma(to_float(digits), to_float(digits), squares);
+            return digits;
+        });
+        if (digits_of(columns) == 1) continue;
+        out.is_double[unit] = is_any && lane_sum(squares) < static_cast<float>(least_mean_square * columns);
+        put_digits(out, unit, 1, [&](int64_t i) {
+            if (!out.is_double[unit]) return IntVec{};
+            const Vec v = load(x + i);
+            return rounded(fma(v, inverse, -to_float(rounded(v * inverse))) * static_cast<float>(steps_of_a_digit));
+        });
     }
     if (lane_sum(zero_if_finite) != 0.0f)  // NaN is not equal to anything
-        for (int64_t g = 0; g < out.num_groups(); ++g) out.scales[g] = out.sums[g] = bits_to_float(0x7fc00000);
+        for (int64_t unit = 0; unit < out.num_units(); ++unit) out.scales[unit] = bits_to_float(0x7fc00000);
 }
 
 }  // namespace trivium::TRIVIUM_ISA
