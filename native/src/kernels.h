@@ -145,6 +145,7 @@ struct Kernels {
     // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
     int64_t (*packed_scratch)(WeightType type, int64_t columns);
+    bool (*expands)(WeightType type);  // does packed_linear make the weights ready anew for many rows
     void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
     // The first row of `out`, of weights and activations alike. `turned`: room for a row; it may be x.
     void (*turn_row)(const float* x, float* turned, const TurnedRows& out);

@@ -49,6 +49,8 @@ constexpr int64_t padding_floats = 16;
 // Taken together by ops that need not take all: enough that weights come from caches most often, few enough that values
 // stay there. Where all threads take them, they meet after every op, and less often if there are more.
 constexpr int64_t tokens_of_a_thread = 64, tokens_of_all_threads = 128;
+// Where weights are expanded for all tokens that are taken, which costs as much as multiplying some dozens of them.
+constexpr int64_t tokens_of_expanded_weights = 512;
 // A thread's last ones are fewer, so that threads end together.
 constexpr int64_t last_tokens_of_a_thread = 32;
 
@@ -146,6 +148,11 @@ Program::Program(Ops& ops, std::vector<int64_t> buffer_widths)
 int64_t Program::width(int64_t buffer) const { return at(widths_, buffer, "buffer"); }
 
 Program::Cut Program::cut(int64_t num_tokens) const {
+    if (expands_) {
+        Cut cut = {{}, false};
+        cut_into(ceil_div(num_tokens, tokens_of_expanded_weights), {0, num_tokens}, cut.parts);
+        return cut;
+    }
     const int64_t threads = ops_.num_threads(), last = threads * tokens_of_a_thread;
     Cut cut = {{}, threads > 1 && num_tokens >= last};
     if (cut.by_threads) {
@@ -257,6 +264,7 @@ void Program::packed_linears(int64_t x, std::optional<RowNorm> norm, std::vector
         width(layer.out);
         writes.push_back(layer.out);
         if (layer.held == Held::summand) reads.push_back(layer.out);
+        expands_ |= ops_.kernels().expands(packed_type_of(layer.packed));
     }
     const auto run = [=, layers = std::move(layers)](Lane& lane, const StepTensors&) {
         lane.packed_layers.clear();

@@ -140,6 +140,7 @@ private:
     int64_t result_ = -1;
     std::vector<bool> is_passing_;  // by buffer: nothing in it is read by another segment than the one that wrote it
     size_t after_last_attention_ = 0;  // op
+    bool expands_ = false;             // weights of some layer, for each call
     Lane together_;  // of all threads
     std::vector<std::unique_ptr<Ops>> thread_ops_;  // one for each thread, once a step has tokens for all
     std::vector<std::unique_ptr<Lane>> thread_lanes_;

@@ -16,6 +16,7 @@ constexpr int64_t fewest_unit_tile_rows = 16;
 // processors with AMX have. And so many rows at least, that expanding the weights again costs little.
 constexpr int64_t unit_pass_bytes = 1 << 20, unit_pass_rows = 128;
 constexpr int64_t tile_columns = 64;
+constexpr int64_t unit_weight_tiles = 2;  // that meet a block of rows while it is in the first-level cache
 
 // A unit of a weight tile, which stays in the first-level cache while it meets all rows of x.
 template <WeightType type>
@@ -134,8 +135,8 @@ struct JoinedRows {
     }
 };
 
-// Adds a digit of a unit of `pairs` times 16 rows of x, which begins at `q`, to their outputs' sums.
-template <WeightType type, int pairs>
+// Adds a digit of a unit of `pairs` times 16 rows of x, which begins at `q`, to their outputs' sums, which begin with the first.
+template <WeightType type, int pairs, bool is_first>
 [[gnu::noinline]] static void add_unit_by_tiles(const ExpandedUnit<type>& unit, const int8_t* q, int64_t stride,
                                                 const typename JoinedRows<type>::Digit& x, Vec* sums) {
     using U = Unit<type>;
@@ -154,7 +155,7 @@ template <WeightType type, int pairs>
             for (int i = 0; i < U::num_pairs; ++i) others = add_word_products(others, unit.pairs[i], IntVec{} + x.pairs[i][m]);
             values = fma(minimum, to_float(others), values);
         }
-        sums[m] = fma(values, splat(x.scales[m]), sums[m]);
+        sums[m] = fma(values, splat(x.scales[m]), is_first ? Vec{} : sums[m]);
     }
 }
 
@@ -184,57 +185,78 @@ static inline void each_unit_block(int64_t begin, int64_t end, const Use& use) {
 template <WeightType type>
 struct UnitScratch {
     using Joined = typename JoinedRows<type>::JoinedUnit;
-    ExpandedUnit<type>* weight;
-    Vec* sums;       // [blocks, 32]
-    Joined* joined;  // [blocks, units]
+    ExpandedUnit<type>* weights;  // [weight tiles]
+    Vec* sums;                    // [weight tiles, blocks, 32]
+    Joined* joined;               // [blocks, units]
+    int64_t num_blocks;
 
     static constexpr int64_t bytes(int64_t columns) {
-        const int64_t units = columns / Unit<type>::columns;
-        return static_cast<int64_t>(sizeof(ExpandedUnit<type>) +
-                                    unit_blocks_per_pass(columns) * (32 * sizeof(Vec) + units * sizeof(Joined)));
+        const int64_t blocks = unit_blocks_per_pass(columns), units = columns / Unit<type>::columns;
+        const int64_t sums = blocks * 32 * static_cast<int64_t>(sizeof(Vec));
+        return unit_weight_tiles * (static_cast<int64_t>(sizeof(ExpandedUnit<type>)) + sums) +
+               blocks * units * static_cast<int64_t>(sizeof(Joined));
     }
     static UnitScratch in(void* memory, int64_t columns) {
-        auto* const weight = static_cast<ExpandedUnit<type>*>(memory);
-        Vec* const sums = reinterpret_cast<Vec*>(weight + 1);
-        return {weight, sums, reinterpret_cast<Joined*>(sums + unit_blocks_per_pass(columns) * 32)};
+        const int64_t blocks = unit_blocks_per_pass(columns);
+        auto* const weights = static_cast<ExpandedUnit<type>*>(memory);
+        Vec* const sums = reinterpret_cast<Vec*>(weights + unit_weight_tiles);
+        return {weights, sums, reinterpret_cast<Joined*>(sums + unit_weight_tiles * blocks * 32), blocks};
     }
+    Vec* sums_of(int64_t tile, const UnitBlock& block) const { return sums + (tile * num_blocks + block.number) * 32; }
 };
 
-// At least 16 rows. `scratch`: UnitScratch::bytes.
+// Adds a unit of one weight tile to the sums of a block of rows, which begins at `q`.
+template <WeightType type, int pairs>
+static inline void add_unit_of_block(const ExpandedUnit<type>& weight, const QuantizedRows& x, const int8_t* q, bool is_first,
+                                     const typename JoinedRows<type>::JoinedUnit& joined, Vec* sums) {
+    if (is_first)
+        add_unit_by_tiles<type, pairs, true>(weight, q, x.stride, joined.digits[0], sums);
+    else
+        add_unit_by_tiles<type, pairs, false>(weight, q, x.stride, joined.digits[0], sums);
+    if (joined.num_digits > 1) add_unit_by_tiles<type, pairs, false>(weight, q + x.columns, x.stride, joined.digits[1], sums);
+}
+
+// At least 16 rows. `memory`: UnitScratch::bytes.
 template <WeightType type>
 static void packed_linear_by_unit_tiles(const LinearPart& task, const QuantizedRows& x, void* memory) {
     using U = Unit<type>;
     const int64_t tile_bytes = packed_tile_bytes(packed_layout(type), x.columns), num_units = x.num_units();
     const int64_t num_passes = (task.num_x + unit_rows_per_pass(x.columns) - 1) / unit_rows_per_pass(x.columns);
+    const int64_t unit_bytes = tile_bytes / num_units;
     const UnitScratch<type> scratch = UnitScratch<type>::in(memory, x.columns);
-    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     shape_tiles(16, 16);
     for (int64_t pass = 0; pass < num_passes; ++pass) {
         const int64_t begin = task.num_x * pass / num_passes, end = task.num_x * (pass + 1) / num_passes;
+        // What is expanded after the unit u of tile t: the next one, or the first of a tile.
+        const auto after = [&](int64_t t, int64_t u) -> NextTile {
+            const int64_t next_tile = u + 1 < num_units ? t : t + unit_weight_tiles, next_unit = (u + 1) % num_units;
+            const uint8_t* const unit = task.weight.data + next_tile * tile_bytes + next_unit * unit_bytes;
+            return {unit, next_tile < task.last_tile ? unit_bytes : 0, (end - begin + 31) / 32};
+        };
         each_unit_block(begin, end, [&](const UnitBlock& block) {
             JoinedRows<type>{scratch.joined + block.number * num_units}.lay(x.from_row(block.first), block.num_x);
         });
-        for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
-            memset(scratch.sums, 0, unit_blocks_per_pass(x.columns) * 32 * sizeof(Vec));
+        for (int64_t t = task.first_tile; t < task.last_tile; t += unit_weight_tiles) {
+            const int64_t num_tiles = task.last_tile - t < unit_weight_tiles ? task.last_tile - t : unit_weight_tiles;
             for (int64_t u = 0; u < num_units; ++u) {
-                const uint8_t* const tile = task.weight.data + t * tile_bytes;
-                scratch.weight->expand(U(tile, u, 0));
-                const uint8_t* const after = tile + (u + 1) * tile_bytes / num_units;
-                NextTile next(after, after < end_of_tiles ? tile_bytes / num_units : 0, (end - begin + 31) / 32);
+                for (int64_t i = 0; i < num_tiles; ++i)
+                    scratch.weights[i].expand(U(task.weight.data + (t + i) * tile_bytes, u, 0));
+                NextTile next[unit_weight_tiles] = {after(t, u), after(t + 1, u)};
                 each_unit_block(begin, end, [&](const UnitBlock& block) {
-                    next.fetch_some();
+                    for (NextTile& one : next) one.fetch_some();
                     const auto& joined = scratch.joined[block.number * num_units + u];
-                    for (int64_t digit = 0; digit < joined.num_digits; ++digit) {
-                        const int8_t* const q = x.q + block.first * x.stride + digit * x.columns + u * U::columns;
-                        Vec* const sums = scratch.sums + 32 * block.number;
-                        block.num_x == 32 ? add_unit_by_tiles<type, 2>(*scratch.weight, q, x.stride, joined.digits[digit], sums)
-                                          : add_unit_by_tiles<type, 1>(*scratch.weight, q, x.stride, joined.digits[digit], sums);
+                    const int8_t* const q = x.q + block.first * x.stride + u * U::columns;
+                    for (int64_t i = 0; i < num_tiles; ++i) {
+                        Vec* const sums = scratch.sums_of(i, block);
+                        block.num_x == 32 ? add_unit_of_block<type, 2>(scratch.weights[i], x, q, u == 0, joined, sums)
+                                          : add_unit_of_block<type, 1>(scratch.weights[i], x, q, u == 0, joined, sums);
                     }
                 });
             }
             each_unit_block(begin, end, [&](const UnitBlock& block) {
-                for (int64_t m = block.done - block.first; m < block.num_x; ++m)
-                    put_outputs(task, t * packed_tile_rows, block.first + m, scratch.sums[32 * block.number + m]);
+                const int64_t skipped = block.done - block.first;
+                put_many_outputs(task, t * packed_tile_rows, static_cast<int>(num_tiles), block.done, block.num_x - skipped,
+                                 [&](int64_t m, int tile) { return scratch.sums_of(tile, block)[skipped + m]; });
             });
         }
     }

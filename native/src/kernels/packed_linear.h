@@ -28,16 +28,19 @@ static inline bool is_any_double(const QuantizedRows& x, int64_t num_x, int64_t 
     return is_any;
 }
 
-// Adds a digit of the unit u to an output vector of each of the first `num_x` rows of x.
-template <WeightType type, int num_x>
-static inline void add_digit(const Unit<type>& unit, const QuantizedRows& x, int64_t u, int64_t digit, NextTile& next, Vec* sums) {
+// Adds a digit of the unit u to an output vector of each of the first `num_x` rows of x. before_group() is called before each of
+// its groups.
+template <WeightType type, int num_x, typename Before>
+static inline __attribute__((always_inline)) void add_digit(const Unit<type>& unit, const QuantizedRows& x, int64_t u,
+                                                            int64_t digit, const Before& before_group,
+                                                            Vec* sums) {
     using U = Unit<type>;
     using W = Group<type>;
     constexpr int count = W::quads_per_scale;
     const int64_t first_byte = digit * x.columns + u * U::columns;
     IntVec products[num_x] = {}, others[num_x] = {};
     for (int g = 0; g < U::num_groups; ++g) {
-        if (digit == 0) next.fetch_some();
+        before_group();
         const W group = unit.group(g);
 #pragma GCC unroll 2
         for (int s = 0; s < W::num_scales; ++s) {
@@ -75,9 +78,15 @@ static inline void add_digit(const Unit<type>& unit, const QuantizedRows& x, int
 }
 
 template <WeightType type, int num_x>
-static inline void add_unit(const Unit<type>& unit, const QuantizedRows& x, int64_t u, NextTile& next, Vec* sums) {
-    add_digit<type, num_x>(unit, x, u, 0, next, sums);
-    if (is_any_double<type>(x, num_x, u)) add_digit<type, num_x>(unit, x, u, 1, next, sums);
+[[gnu::noinline]] static void add_second_digit(const Unit<type>& unit, const QuantizedRows& x, int64_t u, Vec* sums) {
+    add_digit<type, num_x>(unit, x, u, 1, [] {}, sums);
+}
+
+template <WeightType type, int num_x, typename Before>
+static inline __attribute__((always_inline)) void add_unit(const Unit<type>& unit, const QuantizedRows& x, int64_t u,
+                                                           const Before& before_group, Vec* sums) {
+    add_digit<type, num_x>(unit, x, u, 0, before_group, sums);
+    if (is_any_double<type>(x, num_x, u)) add_second_digit<type, num_x>(unit, x, u, sums);
 }
 
 // The outputs of a tile for the first row of x. All vectors of the tile's rows share what is read of x.
@@ -88,8 +97,9 @@ template <WeightType type>
     Vec sums[tile_parts] = {};
 #pragma GCC unroll 2
     for (int64_t u = 0; u < num_units; ++u) {
+        add_unit<type, 1>(Unit<type>(tile, u, 0), x, u, [&] { next.fetch_some(); }, sums);
 #pragma GCC unroll 4
-        for (int part = 0; part < tile_parts; ++part) add_unit<type, 1>(Unit<type>(tile, u, part), x, u, next, sums + part);
+        for (int part = 1; part < tile_parts; ++part) add_unit<type, 1>(Unit<type>(tile, u, part), x, u, [] {}, sums + part);
     }
     for (int part = 0; part < tile_parts; ++part)
         if (const int64_t row = tile_row + part * lanes; row < task.weight.rows) put_outputs(task, row, first, sums[part]);
@@ -105,7 +115,15 @@ template <WeightType type, int num_x>
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
         Vec sums[num_x] = {};
-        for (int64_t u = 0; u < num_units; ++u) add_unit<type, num_x>(Unit<type>(tile, u, part), x, u, next, sums);
+        const auto add = [&](int64_t u) {
+            add_unit<type, num_x>(Unit<type>(tile, u, part), x, u, [&] { next.fetch_some(); }, sums);
+        };
+        if constexpr (Unit<type>::num_groups == 1) {
+#pragma GCC unroll 4
+            for (int64_t u = 0; u < num_units; ++u) add(u);
+        } else {
+            for (int64_t u = 0; u < num_units; ++u) add(u);
+        }
         for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }
@@ -131,7 +149,7 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
             const int64_t num_steps = passes * num_groups, next_bytes = t + 1 < task.last_tile ? tile_bytes : 0;
-            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, tile_parts * num_groups)
+            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, num_groups)
                                     : NextTile(tile + tile_bytes, next_bytes, num_steps);
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)

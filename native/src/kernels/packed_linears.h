@@ -78,4 +78,12 @@ static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]]
     return 0;
 }
 
+static bool expands([[maybe_unused]] WeightType type) {
+#if defined(__AMX_INT8__)
+    return !is_float(type) && !is_byte_rows(type);
+#else
+    return false;
+#endif
+}
+
 }  // namespace trivium::TRIVIUM_ISA

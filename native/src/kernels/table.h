@@ -20,6 +20,7 @@ static constexpr Kernels table = {
     .float_linear = float_linear,
     .lay_float_row = lay_float_row,
     .packed_scratch = packed_scratch,
+    .expands = expands,
     .quantize_row = quantize_row,
     .turn_row = turn_row,
     .decode = decode,
