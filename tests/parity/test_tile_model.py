@@ -15,7 +15,7 @@ with_avx512 = pytest.mark.skipif("avx512" not in INSTRUCTION_SETS, reason="the t
 
 
 def what_differs(program: str, directory: Path, *sources: str) -> str:
-    """With the tile instructions modelled in C++, so that it can be tried on a processor without them."""
+    """In two ways, as a program of native/test tells. It models tile instructions, so that they can be tried without them."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         pytest.skip("no C++ compiler")
@@ -39,3 +39,8 @@ def test_float_layers_by_tiles_are_those_by_vectors_to_the_bit(tmp_path: Path) -
 @with_avx512
 def test_quantized_layers_by_tiles_are_those_by_vectors_to_the_bit(tmp_path: Path) -> None:
     assert what_differs("quantized_tiles.cpp", tmp_path, "packed.cpp") == "0 of 178 differ\n"
+
+
+@with_avx512
+def test_layers_with_half_of_the_multiplications_are_those_by_vectors_to_the_bit(tmp_path: Path) -> None:
+    assert what_differs("halved_layers.cpp", tmp_path, "packed.cpp") == "0 of 75 differ\n"
