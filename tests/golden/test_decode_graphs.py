@@ -59,7 +59,9 @@ def small_engine(path: Path, **options: object) -> EngineCore:
 @pytest.mark.parametrize(
     "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gemma3", "mixtral"))]
 )
-@pytest.mark.parametrize("overlap", [False, True], ids=["step by step", "overlap"])
+@pytest.mark.parametrize(
+    "overlap", [pytest.param(False, marks=pytest.mark.slow, id="step by step"), pytest.param(True, id="overlap")]
+)
 def test_captured_steps_give_the_same_tokens(
     name: str, overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def answer(core: EngineCore, others: int = 0, preempted_after: int = 0) -> Answe
     return tokens, scores
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INTERPRETS, reason="tests/gpu runs them compiled")
 def test_a_gpus_kernels_give_the_same_bits_alone_among_others_in_chunks_and_again(
     directory: Path, monkeypatch: pytest.MonkeyPatch
