@@ -10,7 +10,8 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// With fewer rows the vector kernel is as fast: expanding the weights costs more than tiles save.
+// As many as fill a tile. Billions of multiply-adds a second on an Intel Xeon, 15 rows by vectors and 16 by tiles: Q4_K 147 and 193,
+// Q6_K 103 and 122.
 constexpr int64_t fewest_unit_tile_rows = 16;
 // Bytes of first digits of x that all weight tiles meet before the next rows do: half of the 2 MiB of second-level cache that
 // processors with AMX have. And so many rows at least, that expanding the weights again costs little.
