@@ -127,10 +127,17 @@ class Database:
         connection.close()
 
     def _commit(self, connection: sqlite3.Connection, writes: list[_Write[Any]]) -> None:
-        """One transaction for all; a write that fails takes back its own changes and no other's."""
+        """One transaction for all; a write that fails takes back its own changes and no other's. Where several cannot be
+        committed together, each is tried alone: what keeps one of them off the disk need not keep the others."""
         try:
             connection.execute("BEGIN IMMEDIATE")
+        except Exception as error:  # who waits is told; the thread that writes for all goes on
             for write in writes:
+                write.error = self._told(error)
+            return
+        try:
+            for write in writes:
+                write.error = None
                 connection.execute("SAVEPOINT one")
                 try:
                     fault_point("records.write")
@@ -141,11 +148,14 @@ class Database:
                 connection.execute("RELEASE one")
             fault_point("records.commit")
             connection.execute("COMMIT")
-        except Exception as error:  # who waits is told; the thread that writes for all goes on
+        except Exception as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if len(writes) == 1:
+                writes[0].error = self._told(error)
+                return
             for write in writes:
-                write.error = self._told(error)
+                self._commit(connection, [write])
 
     def _told(self, error: Exception) -> Exception:
         if isinstance(error, (sqlite3.Error, OSError)):

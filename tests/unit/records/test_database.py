@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,6 +55,31 @@ def test_a_write_that_fails_takes_back_its_own_changes_and_no_others(database: D
             database.write(put("a")), database.write(half_done), database.write(put("b")), return_exceptions=True
         )
         assert [type(result) for result in results] == [type(None), ValueError, type(None)]
+        return await database.read(names)
+
+    assert asyncio.run(run()) == ["a", "b"]
+
+
+def test_a_write_that_keeps_a_commit_from_the_disk_fails_and_no_other_of_the_commit(database: Database) -> None:
+    all_asked = threading.Event()
+
+    def wait(connection: sqlite3.Connection) -> None:
+        all_asked.wait(10)
+
+    def broken_at_the_commit(connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA defer_foreign_keys = ON")
+        connection.execute(
+            "INSERT INTO conversation_items (conversation_id, id, item) VALUES ('none', 'an item', '{}')"
+        )
+
+    async def run() -> list[str]:
+        first = asyncio.create_task(database.write(wait))
+        others = [asyncio.create_task(database.write(work)) for work in (put("a"), broken_at_the_commit, put("b"))]
+        await asyncio.sleep(0)  # so that all are asked for
+        all_asked.set()
+        await first
+        results = await asyncio.gather(*others, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), StorageError, type(None)]
         return await database.read(names)
 
     assert asyncio.run(run()) == ["a", "b"]
