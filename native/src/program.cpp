@@ -49,7 +49,8 @@ constexpr int64_t padding_floats = 16;
 // Taken together by ops that need not take all: enough that weights come from caches most often, few enough that values
 // stay there. Where all threads take them, they meet after every op, and less often if there are more.
 constexpr int64_t tokens_of_a_thread = 64, tokens_of_all_threads = 128;
-// Where weights are expanded for all tokens that are taken, which costs as much as multiplying some dozens of them.
+// Where weights are expanded for all tokens that are taken, which costs as much as multiplying some dozens of them
+// (kernels/native_program.py counts their memory).
 constexpr int64_t tokens_of_expanded_weights = 512;
 // A thread's last ones are fewer, so that threads end together.
 constexpr int64_t last_tokens_of_a_thread = 32;

@@ -114,19 +114,22 @@ def test_sums_hold_the_largest_values_of_either_sign(type: str, instruction_set:
 
 
 @every_path
-def test_extreme_activations(instruction_set: str, random: Generator) -> None:
+@pytest.mark.parametrize("type", ["Q4_1", "Q4_K", "Q6_K"])
+def test_extreme_activations(type: str, instruction_set: str, random: Generator) -> None:
     ops = ops_of(instruction_set)
-    weight = quantized(random, "Q4_1", 20, 64)
+    weight = quantized(random, type, 20, 256)
     packed = ops.prepare(weight)
-    x = torch.zeros(5, 64)
+    x = torch.zeros(5, 256)
     x[1] = 1e30
     x[2, 3] = -1e-30
     x[3, 5] = float("nan")
     x[4, 63] = float("inf")
     y = ops.linear(x, packed, None)
     assert torch.equal(y[0], torch.zeros(20))
-    assert error(y[1:3], linear.reference(as_multiplied(x[1:3], "Q4_1"), weight, None)) <= TOLERANCE
+    assert error(y[1:3], linear.reference(as_multiplied(x[1:3], type), weight, None)) <= TOLERANCE
     assert y[3].isnan().all() and y[4].isnan().all()
+    many = ops.linear(x.repeat(8, 1), packed, None)  # by tiles, where there are such
+    assert torch.equal(many.nan_to_num(), y.repeat(8, 1).nan_to_num())
 
 
 @every_path

@@ -36,9 +36,10 @@ def record(
     return recording.compile(result, native)
 
 
-def tokens_together(num_threads: int) -> int:
-    """At most, between two calls of attention: program.cpp gives each thread parts of about 64, or all about 128."""
-    return max(136, 72 * num_threads)
+def tokens_together(num_threads: int, instruction_set: str) -> int:
+    """At most, between two calls of attention: program.cpp gives each thread parts of about 64, or all about 128; and all 512
+    where weights are expanded for them, which tiles want of blocks."""
+    return max(520 if instruction_set == "amx" else 136, 72 * num_threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         fallbacks=native.fallbacks,
         invariant=frozenset(OP_NAMES),
         logit_bytes=native.logit_bytes,
-        tokens_together=tokens_together(native.num_threads),
+        tokens_together=tokens_together(native.num_threads, native.instruction_set),
     )
 
 
