@@ -39,9 +39,12 @@ WeightType type_of(const WeightTensor& weight) {
 }
 
 WeightType packed_type_of(const WeightTensor& packed) {
-    if (packed.type != layout(WeightType::byte_rows).name) return type_of(packed);
-    packed.tensor.require_dtype(DType::u8);
-    return WeightType::byte_rows;
+    for (int i = num_weight_types; i < num_packed_types; ++i) {
+        if (packed.type != weight_layouts[i].name) continue;
+        packed.tensor.require_dtype(DType::u8);
+        return static_cast<WeightType>(i);
+    }
+    return type_of(packed);
 }
 
 }  // namespace trivium

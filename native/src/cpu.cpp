@@ -100,12 +100,13 @@ std::vector<float> sample_results(const Kernels& kernels) {
     std::vector<int8_t> q(num_x * columns);
     std::vector<float> quantized_memory;
     std::vector<uint32_t> laid(num_x * columns);
-    for (int t = 0; t < num_weight_types; ++t) {
-        const WeightType type = static_cast<WeightType>(t);
+    for (int t = 0; t < num_packed_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t), stored = stored_type(type);
+        if (is_byte_rows(type)) continue;
         // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
-        std::vector<uint8_t> data(rows * bytes_of(type, columns), 0x2c);
+        std::vector<uint8_t> data(rows * bytes_of(stored, columns), 0x2c);
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
-        pack_tile({type, data.data(), rows, columns}, 0, packed.data());
+        pack_tile({stored, data.data(), rows, columns}, type, 0, packed.data());
         const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, Held::nothing};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)

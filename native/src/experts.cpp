@@ -46,7 +46,8 @@ std::vector<Task> tasks_of(const std::vector<Group>& groups, int64_t tiles, int 
 
 // The first expert's matrix of a stack; `rows` and `columns` are of each.
 PackedMatrix first_of(const WeightTensor& stack, int64_t num_experts, int64_t rows, int64_t columns) {
-    const WeightType type = type_of(stack);
+    const WeightType type = packed_type_of(stack);
+    require(!is_byte_rows(type), "experts are no rows of bytes");
     require(is_float(type) || (columns > 0 && columns % packed_layout(type).unit_columns == 0),
             std::to_string(columns) + " columns are not whole units of the weight's type");
     stack.tensor.require_shape({num_experts, packed_tiles(rows), packed_tile_bytes(type, columns)});

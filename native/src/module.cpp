@@ -74,27 +74,25 @@ std::optional<Tensor> optional_view(nb::handle object, const char* name) {
     return view(object, name);
 }
 
+trivium::WeightType packed_type_named(std::string_view name) {
+    for (int i = 0; i < trivium::num_packed_types; ++i)
+        if (name == trivium::weight_layouts[i].name) return static_cast<trivium::WeightType>(i);
+    throw std::invalid_argument("no kernel for weights of type " + std::string(name));
+}
+
 // The type's name where it outlives the call.
 TypeName kept(TypeName type) {
-    if (!type) return std::nullopt;
-    for (const auto& layout : trivium::weight_layouts)
-        if (*type == layout.name) return layout.name;
-    throw std::invalid_argument("no kernel for weights of type " + std::string(*type));
+    return type ? TypeName(trivium::layout(packed_type_named(*type)).name) : std::nullopt;
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 4;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 5;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",
-        [](std::string_view type, int64_t columns) -> int64_t {
-            for (int i = 0; i < trivium::num_packed_types; ++i)
-                if (type == trivium::weight_layouts[i].name)
-                    return trivium::packed_tile_bytes(static_cast<trivium::WeightType>(i), columns);
-            throw std::invalid_argument("no kernel for weights of type " + std::string(type));
-        },
+        [](std::string_view type, int64_t columns) { return trivium::packed_tile_bytes(packed_type_named(type), columns); },
         "type"_a, "columns"_a, "Bytes of 16 packed rows.");
 
     m.def("can_be_byte_rows", &trivium::can_be_byte_rows, "columns"_a, "Whether a weight of so many columns can.");
@@ -121,6 +119,9 @@ NB_MODULE(_native, m) {
             "instruction_set"_a, "num_threads"_a)
         .def_prop_ro("instruction_set", [](const Ops& self) { return self.kernels().name; })
         .def_prop_ro("num_threads", &Ops::num_threads)
+        .def(
+            "expands", [](const Ops& self, std::string_view type) { return self.kernels().expands(packed_type_named(type)); },
+            "type"_a, "Whether packed weights of the type are made ready anew for the tokens that are taken together.")
         .def(
             "pack",
             [](Ops& self, nb::handle weight, TypeName type, nb::handle out, std::string_view out_type) {

@@ -120,7 +120,7 @@ void Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
     const WeightType type = packed_type_of(out);
     const int ndim = weight.tensor.ndim;
     const bool turns = is_byte_rows(type);
-    require(turns || type == all.type,
+    require(turns || stored_type(type) == all.type,
             std::string(layout(all.type).name) + " weights cannot be packed as " + layout(type).name);
     require(!turns || ndim == 2, "a matrix can be packed as rows of bytes");
     require(!turns || can_be_byte_rows(columns),
@@ -145,7 +145,7 @@ void Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
         if (turns) {
             pack_turned_tile(matrix, first_row, scratch[static_cast<size_t>(worker)], to);
         } else {
-            pack_tile(matrix, first_row, to);
+            pack_tile(matrix, type, first_row, to);
         }
     });
 }

@@ -21,6 +21,27 @@
 // activations are turned alike, and products of turned rows are those of the rows themselves. A sum of products then needs
 // no scale before it is whole. A tile is its quads, in order, and then 16 scales (float32). A byte is 128 more than the
 // value.
+//
+// Units of bytes are a form for K types of four to six bits. A weight is a scale, which 256 columns of a row share, times a whole
+// number that fits into a byte, so that a sum of products over a unit needs no scale either. What is kept is the weight's own
+// bits q; the byte is made of them when it is multiplied, with two small numbers of its group:
+//
+//     four bits: byte = q * factor / 16 + floor         five: q * factor / 32 + floor         factor unsigned, of 32 columns
+//     six bits:  byte = ((q - 32) * factor + 16) / 32                                         factor signed, of 16 columns
+//
+// where what is left of a division is dropped (towards smaller numbers). Factors and floors are rounded, floors with what is
+// dropped on average in them (docs/performance.md says what that costs).
+//
+//     unit  = 16 scales (float32), 16 factors and 16 floors (or 16 factors more) for each group + groups
+//     group = low bits | high bits             of 16 rows x 32 columns
+//
+// A vector r (64 bytes) of low bits has rows r, 4 + r, 8 + r and 12 + r, 16 bytes each, so that 16 values of q find their bytes in a
+// table of a row.
+//     four and five bits: byte c has column c in its low nibble and column 16 + c in its high one; their fourth bit comes first, since
+//                         entries 8 … 15 of a table lie between those before them
+//     the fifth bit:      vector r has 64 bits of columns 0 … 15, then 64 of columns 16 … 31, in the order of its bytes
+//     six bits:           word k (16 bits) has columns k, 8 + k, 16 + k and 24 + k, from the lowest nibble up, of q - 32
+//     their high bits:    vector r / 2, word k: the same columns, from the lowest bits of its byte r % 2 up
 #pragma once
 
 #include <cstdint>
@@ -56,6 +77,9 @@ static constexpr PackedLayout packed_layout(WeightType type) {
         case WeightType::q4_k: return {256, 64, 32, 4, 0, 0, true, false};
         case WeightType::q5_k: return {256, 64, 32, 4, 1, 0, true, false};
         case WeightType::q6_k: return {256, 32, 32, 4, 2, 32, false, true};
+        case WeightType::q4_k_units: return {256, 320, 0, 4, 0, 0, true, false};
+        case WeightType::q5_k_units: return {256, 320, 0, 4, 1, 0, true, false};
+        case WeightType::q6_k_units: return {256, 320, 0, 4, 2, 32, false, true};
         default: return {};
     }
 }
@@ -89,6 +113,24 @@ static constexpr bool can_be_byte_rows(int64_t columns) {
 
 static constexpr bool is_byte_rows(WeightType type) { return type == WeightType::byte_rows; }
 
+// The form in units of bytes of a type; the type itself, where there is none.
+static constexpr WeightType in_units(WeightType type) {
+    switch (type) {
+        case WeightType::q4_k: return WeightType::q4_k_units;
+        case WeightType::q5_k: return WeightType::q5_k_units;
+        case WeightType::q6_k: return WeightType::q6_k_units;
+        default: return type;
+    }
+}
+static constexpr bool is_units(WeightType type) { return type >= WeightType::q4_k_units; }
+// The type of files that weights of the type are made from.
+static constexpr WeightType stored_type(WeightType type) {
+    return is_units(type) ? static_cast<WeightType>(static_cast<int>(type) - static_cast<int>(WeightType::q4_k_units) +
+                                                    static_cast<int>(WeightType::q4_k))
+                          : type;
+}
+static_assert(stored_type(in_units(WeightType::q6_k)) == WeightType::q6_k);
+
 static constexpr int64_t byte_rows_tile_bytes(int64_t columns) { return packed_tile_rows * (columns + 4); }
 
 static constexpr int64_t packed_tile_bytes(WeightType type, int64_t columns) {
@@ -111,8 +153,8 @@ struct PackedMatrix {
     int64_t columns;
 };
 
-// One tile, `first_row` a multiple of 16. `out` has packed_tile_bytes bytes.
-void pack_tile(const Matrix& weight, int64_t first_row, uint8_t* out);
+// One tile in the weight's own type, or as units of bytes; `first_row` is a multiple of 16. `out` has packed_tile_bytes bytes.
+void pack_tile(const Matrix& weight, WeightType type, int64_t first_row, uint8_t* out);
 
 // The row `row` of a tile of rows of bytes, from its values and their scale.
 void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile);

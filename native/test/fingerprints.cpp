@@ -48,16 +48,17 @@ T* at_vector(std::vector<char>& memory, int64_t bytes) {
 }
 
 void linears(const Kernels& kernels, Draw draw) {
-    for (int t = 0; t < num_weight_types; ++t) {
-        const WeightType type = static_cast<WeightType>(t);
+    for (int t = 0; t < num_packed_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t), stored = stored_type(type);
+        if (is_byte_rows(type)) continue;
         for (const int64_t num_x : {1, 3, 8, 33}) {
             const int64_t rows = 40, columns = 768;
-            std::vector<uint8_t> blocks(rows * bytes_of(type, columns));
+            std::vector<uint8_t> blocks(rows * bytes_of(stored, columns));
             for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(draw.bits() % 60);  // as float16: small and finite
             const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
             for (int64_t i = 0; i < tiles; ++i)
-                pack_tile({type, blocks.data(), rows, columns}, 16 * i, packed.data() + i * tile_bytes);
+                pack_tile({stored, blocks.data(), rows, columns}, type, 16 * i, packed.data() + i * tile_bytes);
             std::vector<float> x = draw.numbers(num_x * columns);
             x[columns / 2] = 30.0f;  // a unit of two digits
             const std::vector<float> bias = draw.numbers(rows);
@@ -80,7 +81,7 @@ void linears(const Kernels& kernels, Draw draw) {
                 kernels.packed_linear(part, quantized, scratch);
             }
             tell(name, out);
-            if (num_x == 1) {
+            if (num_x == 1 && stored == type) {
                 std::vector<float> decoded(rows * columns);
                 kernels.decode(type, blocks.data(), decoded.data(), rows * columns);
                 tell(std::string("decode/") + layout(type).name, decoded);

@@ -31,7 +31,7 @@ int main(int, char** arguments) {
                 for (float& value : bias) value = size * size * normal(random);
                 const Matrix matrix = {WeightType::bf16, reinterpret_cast<const uint8_t*>(weight.data()), rows, columns};
                 const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(WeightType::bf16, columns);
-                for (int64_t t = 0; t < tiles; ++t) pack_tile(matrix, 16 * t, packed.data() + t * tile_bytes);
+                for (int64_t t = 0; t < tiles; ++t) pack_tile(matrix, matrix.type, 16 * t, packed.data() + t * tile_bytes);
                 for (int64_t m = 0; m < num_x; ++m)
                     lay_float_row(WeightType::bf16, x.data() + m * columns, columns, laid.data() + m * padded);
                 LinearPart part = {num_x, {WeightType::bf16, packed.data(), rows, columns}, 0, tiles,

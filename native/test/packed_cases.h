@@ -36,12 +36,12 @@ void compare_packed_layers(std::mt19937& random, Count& count, const Way& way) {
     std::normal_distribution<float> normal;
     for (const int64_t num_x : {24, 31, 32, 33, 530}) {
         for (const auto [rows, columns] : {std::pair<int64_t, int64_t>{16, 256}, {40, 768}, {9, 1024}}) {
-            std::vector<uint8_t> blocks(rows * bytes_of(type, columns));
+            std::vector<uint8_t> blocks(rows * bytes_of(stored_type(type), columns));
             for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random() % 60);  // as float16: small and finite
-            const Matrix matrix = {type, blocks.data(), rows, columns};
+            const Matrix matrix = {stored_type(type), blocks.data(), rows, columns};
             const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
-            for (int64_t i = 0; i < tiles; ++i) pack_tile(matrix, 16 * i, packed.data() + i * tile_bytes);
+            for (int64_t i = 0; i < tiles; ++i) pack_tile(matrix, type, 16 * i, packed.data() + i * tile_bytes);
 
             std::vector<float> x(columns), bias(rows);
             const int64_t unit_columns = packed_layout(type).unit_columns;
@@ -59,7 +59,16 @@ void compare_packed_layers(std::mt19937& random, Count& count, const Way& way) {
                                bias.data(), one_way.data(), rows, Held::summand};
             way(part, quantized, at_line(memory));
             part.out = by_vectors.data();
-            packed_linear_of<type>(part, quantized);
+            if constexpr (is_units(type)) {
+                for (int64_t m = 0; m < num_x; ++m) {  // one after the other
+                    LinearPart alone = part;
+                    alone.num_x = 1;
+                    alone.out += m * rows;
+                    units_of_few_rows<type>(alone, quantized.from_row(m));
+                }
+            } else {
+                packed_linear_of<type>(part, quantized);
+            }
             count.compare(one_way, by_vectors, type, num_x, rows, columns);
         }
     }

@@ -52,9 +52,11 @@ int main(int, char** arguments) {
     std::mt19937 random(static_cast<unsigned>(std::atoi(arguments[1])));
     Count count;
     compare_byte_rows(random, count);
-    for (int t = 0; t < num_weight_types; ++t) {
-        if (is_float(static_cast<WeightType>(t))) continue;
-        for_packed_type(static_cast<WeightType>(t), [&]<WeightType type>() { compare_packed_layers<type>(random, count, packed_linear); });
+    const auto compare = [&]<WeightType type>() { compare_packed_layers<type>(random, count, packed_linear); };
+    for (int t = 0; t < num_packed_types; ++t) {
+        const WeightType type = static_cast<WeightType>(t);
+        if (is_float(type) || is_byte_rows(type)) continue;
+        is_units(type) ? for_units_type(type, compare) : for_packed_type(type, compare);
     }
     return count.tell();
 }

@@ -26,7 +26,7 @@ SHAPES = [
 
 def packed(ops: Ops, weight: QuantizedTensor) -> PackedTensor:
     assert ops.packing is not None
-    return ops.packing.pack_rows(weight)
+    return ops.packing.pack_as(weight, ops.packing.rows_type)
 
 
 def turning() -> Tensor:

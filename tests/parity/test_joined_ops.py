@@ -16,9 +16,12 @@ COLUMNS = 256
 
 
 def prepared(ops: Ops, random: Generator, form: str, rows: int) -> LinearWeight:
+    if form == "units of bytes":
+        assert ops.packing is not None
+        return ops.packing.pack_as(quantized(random, "Q4_K", rows, COLUMNS, scale=0.01), "Q4_K_UNITS")
     if form == "rows of bytes":
         assert ops.packing is not None
-        return ops.packing.pack_rows(quantized(random, "Q8_0", rows, COLUMNS, scale=0.01))
+        return ops.packing.pack_as(quantized(random, "Q8_0", rows, COLUMNS, scale=0.01), ops.packing.rows_type)
     if form in ("float32", "bfloat16"):
         return ops.prepare(normal(random, rows, COLUMNS).to(getattr(torch, form)))
     return ops.prepare(quantized(random, form, rows, COLUMNS, scale=0.01))
@@ -26,7 +29,7 @@ def prepared(ops: Ops, random: Generator, form: str, rows: int) -> LinearWeight:
 
 @every_path
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize("form", ["Q4_1", "Q4_K", "rows of bytes", "bfloat16", "float32"])
+@pytest.mark.parametrize("form", ["Q4_1", "Q4_K", "rows of bytes", "units of bytes", "bfloat16", "float32"])
 def test_a_gated_layer_is_the_gate_the_layer_and_their_product_to_the_bit(
     form: str, activation: Activation, instruction_set: str, random: Generator
 ) -> None:
@@ -63,7 +66,7 @@ def test_gates_that_are_asked_for_elsewhere_are_kept(random: Generator) -> None:
 
 
 @every_path
-@pytest.mark.parametrize("form", ["Q4_1", "rows of bytes", "bfloat16", "float32"])
+@pytest.mark.parametrize("form", ["Q4_1", "rows of bytes", "units of bytes", "bfloat16", "float32"])
 def test_a_layer_that_norms_its_rows_is_the_norm_and_the_layer_to_the_bit(
     form: str, instruction_set: str, random: Generator
 ) -> None:

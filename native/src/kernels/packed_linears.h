@@ -6,6 +6,7 @@
 #include "amx_units.h"
 #include "byte_rows.h"
 #include "byte_rows_by_words.h"
+#include "byte_units.h"
 #include "halved_linear.h"
 #include "packed_linear.h"
 #include "spread_linear.h"
@@ -29,7 +30,19 @@ static auto for_packed_type(WeightType type, const Work& work) {
     }
 }
 
+// The same for units of bytes.
+template <typename Work>
+static auto for_units_type(WeightType type, const Work& work) {
+    switch (type) {
+        case WeightType::q4_k_units: return work.template operator()<WeightType::q4_k_units>();
+        case WeightType::q5_k_units: return work.template operator()<WeightType::q5_k_units>();
+        default: return work.template operator()<WeightType::q6_k_units>();
+    }
+}
+
 static void packed_linear(const LinearPart& task, const QuantizedRows& x, [[maybe_unused]] void* scratch) {
+    if (is_units(task.weight.type))
+        return for_units_type(task.weight.type, [&]<WeightType type>() { units_linear<type>(task, x, scratch); });
     for_packed_type(task.weight.type, [&]<WeightType type>() {
 #if defined(__AMX_INT8__)
         if constexpr (Unit<type>::has_factors) {
@@ -60,6 +73,7 @@ static void byte_rows_linear(const LinearPart& task, const TurnedRows& x, [[mayb
 }
 
 static int64_t packed_scratch([[maybe_unused]] WeightType type, [[maybe_unused]] int64_t columns) {
+    if (is_units(type)) return PassScratch::size(columns);
 #if defined(__AMX_INT8__)
     if (!is_byte_rows(type))
         return for_packed_type(type, [&]<WeightType type>() {
@@ -82,7 +96,7 @@ static bool expands([[maybe_unused]] WeightType type) {
 #if defined(__AMX_INT8__)
     return !is_float(type) && !is_byte_rows(type);
 #else
-    return false;
+    return is_units(type);
 #endif
 }
 

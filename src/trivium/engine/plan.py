@@ -126,7 +126,7 @@ def plan_start(options: EngineOptions) -> StartPlan:
         raise lack_of_memory("the weights", weights.own_bytes, capabilities, SMALLER_MODEL)
     facts = replace(ground.facts, own_weight_bytes=weights.own_bytes)
     device, num_threads = torch.device(capabilities.device).type, options.num_threads or capabilities.num_threads
-    step = StepMemory(spec, ops, getattr(torch, dtype), device, num_threads, options.max_num_seqs)
+    step = StepMemory(spec, ops, getattr(torch, dtype), device, num_threads, options.max_num_seqs, weights.packed_types)
     kv_dtypes = ops.kv_layout.dtypes(dtype, options.block_size, spec.head_dim)
     config = resolve(options, facts, _after_loading(capabilities, weights), kv_dtypes, step.most_bytes)
     config = replace(config, adjustments=ground.adjustments + form.chosen + config.adjustments)

@@ -31,10 +31,14 @@ from trivium.types.errors import ModelFileError
 
 MAGIC = b"TRIVPACK"
 SUFFIX = ".packed"
-PackedForm = Literal[
-    "blocks", "rows", "mixed"
-]  # as the weights are stored; as rows of bytes; some as the one, some as the other
-FORM_SUFFIXES: dict[PackedForm, str] = {"blocks": SUFFIX, "rows": f".rows{SUFFIX}", "mixed": f".mixed{SUFFIX}"}
+# As the weights are stored; as rows of bytes; some as the one, some as the other; and units of bytes beside both.
+PackedForm = Literal["blocks", "rows", "mixed", "units"]
+FORM_SUFFIXES: dict[PackedForm, str] = {
+    "blocks": SUFFIX,
+    "rows": f".rows{SUFFIX}",
+    "mixed": f".mixed{SUFFIX}",
+    "units": f".units{SUFFIX}",
+}
 FOLDER = "packed"  # under the root of the store
 PAGE_BYTES = 4096
 MAX_HEADER_BYTES = 64 << 20

@@ -26,12 +26,13 @@ from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor,
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
-INTERFACE_VERSION = 4  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
+INTERFACE_VERSION = 5  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
 SAMPLE_BYTES = 32  # of each token of the vocabulary, kept by each thread that chooses tokens (SampleScratch of ops.h)
-BYTE_ROWS = "BYTE_ROWS"  # of packed.h
+BYTE_ROWS = "BYTE_ROWS"  # of packed.h, as the next
+UNITS_OF_BYTES = {"Q4_K": "Q4_K_UNITS", "Q5_K": "Q5_K_UNITS", "Q6_K": "Q6_K_UNITS"}
 TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
 
 
@@ -51,6 +52,8 @@ def load_extension() -> ModuleType:
 
 # Instruction sets without exact sums of products of bytes: they multiply words of 16 bits (kernels/byte_rows_by_words.h).
 WIDENING_SETS = frozenset({"avx2"})
+# Those that make bytes of units (kernels/unit_bytes.h) by vectors.
+UNITS_SETS = frozenset({"avx512", "avx512_bf16", "amx"})
 
 
 def usable_instruction_sets() -> list[str]:
@@ -89,10 +92,6 @@ class NativeKernels:
             return weight
         return self._packed(weight, weight.type if isinstance(weight, QuantizedTensor) else TYPE_NAMES[weight.dtype])
 
-    def pack_rows(self, weight: QuantizedTensor) -> PackedTensor:
-        """A matrix as rows of bytes: for whole-number sums over all columns, of activations that are turned alike."""
-        return self._packed(weight, BYTE_ROWS)
-
     def _packed(self, weight: Weight, type: str) -> PackedTensor:
         shape = tuple(weight.shape)
         packed = self._memory.empty(packed_shape(type, shape))
@@ -106,10 +105,12 @@ class NativeKernels:
             packed_shape,
             self.kernels.checksum,
             self._memory,
+            self._packed,
             BYTE_ROWS,
             load_extension().can_be_byte_rows,
-            self.pack_rows,
+            UNITS_OF_BYTES,
             sums_bytes=self.instruction_set not in WIDENING_SETS,
+            makes_bytes=self.instruction_set in UNITS_SETS,
         )
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:

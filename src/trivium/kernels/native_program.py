@@ -10,7 +10,7 @@ has no native op is not recorded, with the reason; it runs eagerly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal, NoReturn
@@ -36,10 +36,12 @@ def record(
     return recording.compile(result, native)
 
 
-def tokens_together(num_threads: int, instruction_set: str) -> int:
+def tokens_together(native: NativeKernels, packed_types: Iterable[str]) -> int:
     """At most, between two calls of attention: program.cpp gives each thread parts of about 64, or all about 128; and all 512
-    where weights are expanded for them, which tiles want of blocks."""
-    return max(520 if instruction_set == "amx" else 136, 72 * num_threads)
+    where weights are expanded for them."""
+    if any(native.kernels.expands(type) for type in packed_types):
+        return 520
+    return max(136, 72 * native.num_threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,10 +67,12 @@ class Packing:
     data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
     checksum: Callable[[Tensor], int]  # of bytes
     memory: LargePages  # where packed weights lie
+    pack_as: Callable[[QuantizedTensor, str], PackedTensor]  # in another form than its blocks, a type that follows
     rows_type: str  # the type of weights that are packed as rows of bytes
     takes_rows_of: Callable[[int], bool]  # whether weights of so many columns can be
-    pack_rows: Callable[[QuantizedTensor], PackedTensor]
+    units_types: Mapping[str, str]  # types that can be units of bytes, and what they are then
     sums_bytes: bool  # whether one instruction sums products of bytes; else blocks of four bits are multiplied faster
+    makes_bytes: bool  # whether bytes of units are made as fast as they are multiplied
 
 
 class NotRecordable(Exception):
@@ -142,7 +144,8 @@ class Ops:
     joins_layers: bool = False  # whether weights of one input are laid as one matrix at load
     # Ops that give a row the same bits whatever rows are beside it and however its tokens were cut into steps.
     invariant: frozenset[str] = frozenset()
-    tokens_together: int | None = None  # of a recorded step, between two calls of attention; None: all
+    # Of a recorded step, between two calls of attention, at most, with packed weights of these types. None: all.
+    tokens_together: Callable[[Iterable[str]], int] | None = None
     # (rows, tokens of the vocabulary, torch's device type): what their logits and the choice from them take at most
     logit_bytes: Callable[[int, int, str], int] = reference_logit_bytes
     # (query heads, key heads, size of a head, longest context, window): what attention takes at most beside queries and result

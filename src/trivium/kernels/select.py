@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from trivium.kernels import (
@@ -121,7 +122,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         fallbacks=native.fallbacks,
         invariant=frozenset(OP_NAMES),
         logit_bytes=native.logit_bytes,
-        tokens_together=tokens_together(native.num_threads, native.instruction_set),
+        tokens_together=partial(tokens_together, native),
     )
 
 

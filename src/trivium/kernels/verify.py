@@ -40,7 +40,8 @@ TOGETHER = (("linear", "experts"), ("write_kv", "paged_attention"))
 # inputs to 8 bits, hence a tolerance of their own: a fraction of the largest result.
 PREPARED = {"linear": (1,), "experts": (3, 4, 5)}
 PREPARED_TOLERANCE = 0.03
-ROWS_TOLERANCE = 0.05  # of weights as rows of bytes, whose activations have one scale a row; 0.038 was seen
+# Of weights in other forms than their blocks: rows of bytes, whose activations have one scale a row (0.038 was seen), and units.
+OTHER_FORM_TOLERANCE = 0.05
 
 # An op that takes so many times as long as plain torch, over all cases, is not worth its name. A first look may meet a
 # busy machine or a kernel that is being compiled: only the shortest of several tries counts.
@@ -68,7 +69,9 @@ def problem_of(subject: str, ops: Ops, device: str = "cpu", seconds: float = SEC
     if subject == "linear" and problem is None and (packing := ops.packing) is not None:
         cases = _in_time(_spread(linear), seconds)
         problem = _first_problem(
-            (f"{case.name}, in rows", partial(_wrong_in_rows, case, ops, packing)) for case in cases
+            (f"{case.name}, as {form}", partial(_wrong_in_other_form, case, ops, packing, form))
+            for case in cases
+            for form in _other_forms(case, packing)
         )
     return problem
 
@@ -230,13 +233,21 @@ def _wrong_in_layout(case: Case, ops: Ops, device: str) -> str | None:
     return difference(got, want, case.tolerance or paged_attention.TOLERANCE)
 
 
-def _wrong_in_rows(case: Case, ops: Ops, packing: Packing) -> str | None:
-    """A linear layer whose weight is packed as rows of bytes."""
+def _other_forms(case: Case, packing: Packing) -> list[str]:
+    """Than its blocks, that a linear layer's weight can be packed in."""
+    weight = case.arguments[1]
+    if not isinstance(weight, QuantizedTensor):
+        return []
+    forms = [packing.rows_type] if packing.takes_rows_of(weight.shape[1]) else []
+    if weight.type in packing.units_types:
+        forms.append(packing.units_types[weight.type])
+    return forms
+
+
+def _wrong_in_other_form(case: Case, ops: Ops, packing: Packing, form: str) -> str | None:
     x, weight, bias = case.arguments
-    if not isinstance(weight, QuantizedTensor) or not packing.takes_rows_of(weight.shape[1]):
-        return None
-    got = ops.linear(x, packing.pack_rows(weight), bias)
-    return difference(got, linear.reference(x, weight, bias), ROWS_TOLERANCE)
+    got = ops.linear(x, packing.pack_as(weight, form), bias)
+    return difference(got, linear.reference(x, weight, bias), OTHER_FORM_TOLERANCE)
 
 
 def _is_near(given: Tensor, right: Tensor, tolerance: float) -> bool:

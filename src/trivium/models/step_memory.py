@@ -30,13 +30,15 @@ class StepMemory:
     device: str  # torch's type of it
     num_threads: int
     num_rows: int
+    packed_types: frozenset[str] = frozenset()  # of weights
 
     def most_bytes(self, num_tokens: int, longest: int) -> int:
         """Of steps of up to so many tokens, in sequences of up to `longest`."""
         logits = self.ops.logit_bytes(self.num_rows, self.spec.vocab_size, self.device)
         if self.device == "cpu" and self.ops.tokens_together is None:
             return self._op_by_op(num_tokens, longest, logits)
-        held = self.spec.activations_held(num_tokens, self.ops.tokens_together) * self.dtype.itemsize
+        together = self.ops.tokens_together(self.packed_types) if self.ops.tokens_together else None
+        held = self.spec.activations_held(num_tokens, together) * self.dtype.itemsize
         rotations = self._rotations(num_tokens) if self.device == "cpu" else 0
         return held + logits + rotations + self._attention(longest)
 

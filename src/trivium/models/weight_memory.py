@@ -21,6 +21,7 @@ TYPE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
 class WeightMemory(Struct, frozen=True):
     own_bytes: int  # held as long as the engine lives
     mapped_bytes: int  # pages of files: shared between processes, dropped and read again by the system
+    packed_types: frozenset[str] = frozenset()
 
     @property
     def total_bytes(self) -> int:
@@ -43,23 +44,28 @@ def weight_memory(
 ) -> WeightMemory:
     """`is_packed(name)`: the weight lies packed on disk already."""
     own = mapped = 0
+    packed_types = set()
     weights = list(located.found)
     embedding = _laid(weights[0], located.checkpoint, located.spec, ops, dtype, device)
     for weight in weights:
         laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
         if _is_packed_by(ops, weight.name, weight.shape):
             assert ops.packing is not None
-            nbytes = packed_bytes(ops.packing, form.packed_type(laid.type, weight.shape), weight.shape)
+            packed_type = form.packed_type(laid.type, weight.shape)
+            packed_types.add(packed_type)
+            nbytes = packed_bytes(ops.packing, packed_type, weight.shape)
             is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes, is_mapped = laid.nbytes, laid.is_mapped
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     if located.spec.tied_embeddings and ops.packing is not None:
         # The embedding itself is read by rows; the output projection is a packed copy.
-        nbytes = packed_bytes(ops.packing, form.packed_type(embedding.type, weights[0].shape), weights[0].shape)
+        packed_type = form.packed_type(embedding.type, weights[0].shape)
+        packed_types.add(packed_type)
+        nbytes = packed_bytes(ops.packing, packed_type, weights[0].shape)
         is_mapped = stays_mapped(ops.packing) and is_packed(OUTPUT_HEAD)
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
-    return WeightMemory(own, mapped)
+    return WeightMemory(own, mapped, frozenset(packed_types))
 
 
 def random_weight_memory(spec: ModelSpec, ops: Ops, dtype: torch.dtype) -> WeightMemory:

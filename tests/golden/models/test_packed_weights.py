@@ -332,6 +332,9 @@ PACKED_DIGESTS = {
     "Q5_K": "5a1c4fde2303b075",
     "Q6_K": "61f4c772cb42efd0",
     "Q8_0 in rows": "fe38d7c38ff41471",
+    "Q4_K_UNITS": "fce09a6a236ccca3",
+    "Q5_K_UNITS": "dfdbb362970ce567",
+    "Q6_K_UNITS": "6c6b03948d24eefa",
 }
 
 
@@ -352,5 +355,10 @@ def test_the_layout_is_that_of_its_version(ops: Ops) -> None:
     digests = {type: digest(ops.prepare(blocks(type))) for type in QUANT_TYPES}
     finite = blocks("Q8_0")
     finite.data.view(21, -1, 34)[:, :, :2] = torch.tensor([0, 0x3C])  # every scale is 1
-    digests["Q8_0 in rows"] = digest(ops.packing.pack_rows(finite))
+    digests["Q8_0 in rows"] = digest(ops.packing.pack_as(finite, ops.packing.rows_type))
+    for type, units in ops.packing.units_types.items():
+        finite = blocks(type)
+        scales = finite.data.view(21, 2, -1)[..., 208:210] if type == "Q6_K" else finite.data.view(21, 2, -1)[..., :4]
+        scales.copy_(torch.tensor([0, 0x3C, 0, 0x40])[: scales.shape[-1]])  # 1, and for minima 2
+        digests[units] = digest(ops.packing.pack_as(finite, units))
     assert (LAYOUT_VERSION, digests) == (1, PACKED_DIGESTS)

@@ -1,4 +1,4 @@
-"""Which weights are packed as rows of bytes, and that the plan, the disk and the kernels agree about it."""
+"""Which weights are packed as rows of bytes or as units of bytes, and that the plan, the disk and the kernels agree about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trivium.engine.core import EngineCore
 from trivium.engine.report import WEIGHTS
 from trivium.formats.packed_file import PackedForm, packed_files, packed_path
 from trivium.formats.source import open_source
-from trivium.kernels.native import BYTE_ROWS, native_state
+from trivium.kernels.native import BYTE_ROWS, UNITS_OF_BYTES, native_state
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
 from trivium.kernels.weights import PackedTensor
@@ -38,7 +38,9 @@ def ops() -> Ops:
     return select_ops("native", num_threads=2)
 
 
-def saved(directory: Path, kind: str, hidden: int = 128, wide: int = 96, head: str | None = None) -> Path:
+def saved(
+    directory: Path, kind: str, hidden: int = 128, wide: int = 96, head: str | None = None, down: str | None = None
+) -> Path:
     config = LlamaConfig(
         vocab_size=101,
         hidden_size=hidden,
@@ -51,6 +53,8 @@ def saved(directory: Path, kind: str, hidden: int = 128, wide: int = 96, head: s
     )
 
     def type_of(name: str) -> str:
+        if down and "ffn_down" in name:
+            return down
         return head if head and name == "token_embd.weight" else kind
 
     return write_gguf(random_weights(LlamaForCausalLM(config)), "llama", directory / f"{kind}.gguf", type_of)
@@ -82,12 +86,12 @@ def test_few_bytes_are_rows_and_many_stay_in_their_blocks(
     assert choose_form("auto", model, with_byte_sums(ops, False)).name == "blocks"
     monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
     chosen = choose_form("auto", model, with_byte_sums(ops, True))
-    assert chosen.rows is None and [one.value for one in chosen.chosen] == ["blocks"]
+    assert chosen.name == "blocks" and [one.value for one in chosen.chosen] == ["blocks"]
 
 
 def test_blocks_of_bytes_are_rows_whatever_the_size(tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
-    assert choose_form("auto", located(saved(tmp_path, "Q8_0")), ops).rows is not None
+    assert choose_form("auto", located(saved(tmp_path, "Q8_0")), ops).name == "rows"
 
 
 @pytest.mark.parametrize("many", [True, False])
@@ -109,10 +113,10 @@ def test_of_many_bytes_only_blocks_of_bytes_are_rows_and_where_bytes_are_widened
 
 def test_who_asks_for_a_form_gets_it(tmp_path: Path, ops: Ops) -> None:
     model = located(saved(tmp_path, "Q4_1"))
-    assert choose_form("blocks", model, ops).rows is None
-    chosen = choose_form("rows", model, ops)
-    assert chosen.rows is not None and not chosen.chosen
-    assert choose_form("mixed", model, ops).name == "mixed"
+    wishes: list[PackedForm] = ["blocks", "rows", "mixed"]
+    for wish in wishes:
+        chosen = choose_form(wish, model, ops)
+        assert chosen.name == wish and not chosen.chosen
 
 
 def test_rows_that_cannot_be_are_refused_to_who_asks_for_them(tmp_path: Path, ops: Ops) -> None:
@@ -127,9 +131,52 @@ def test_rows_that_cannot_be_are_refused_to_who_asks_for_them(tmp_path: Path, op
 
 def test_rows_that_cannot_be_are_told_to_who_accepts_what_is_possible(tmp_path: Path, ops: Ops) -> None:
     chosen = choose_form("rows", located(saved(tmp_path, "F16")), ops, accepts_other=True)
-    assert chosen.rows is None
+    assert chosen.name == "blocks"
     assert [(one.option, one.value) for one in chosen.chosen] == [("weight_form", "blocks")]
     assert "no quantized matrix" in chosen.chosen[0].reason
+
+
+def with_units(ops: Ops, are_fast: bool) -> Ops:
+    """As on a processor that makes bytes of units by vectors, or does not."""
+    assert ops.packing is not None
+    return replace(ops, packing=replace(ops.packing, makes_bytes=are_fast))
+
+
+def test_k_types_are_units_where_bytes_are_made_fast_and_many_are_read(
+    tmp_path: Path, ops: Ops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = located(saved(tmp_path, "Q4_K", hidden=256, wide=256))
+    assert choose_form("auto", model, with_byte_sums(with_units(ops, True), True)).name == "rows"
+    monkeypatch.setattr(weight_form, "FEW_BYTES", 1000)
+    chosen = choose_form("auto", model, with_units(ops, True))
+    assert chosen.name == "units" and [one.value for one in chosen.chosen] == ["units"]
+    assert choose_form("auto", model, with_units(ops, False)).name == "blocks"
+
+
+def test_beside_units_blocks_of_bytes_are_rows_and_other_types_stay(tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, "Q4_K", hidden=256, wide=320, head="Q8_0", down="Q4_1")
+    chosen = choose_form("units", located(path), ops)
+    assert not chosen.chosen
+    assert types(load_model(open_source(path), ops, torch.float32, "cpu", form=chosen)) == {
+        "head": BYTE_ROWS,
+        "q": UNITS_OF_BYTES["Q4_K"],
+        "down": "Q4_1",
+    }
+
+
+def test_units_that_cannot_be_are_refused_to_who_asks_for_them(tmp_path: Path, ops: Ops) -> None:
+    with pytest.raises(ConfigError, match="in units of bytes: it has none of Q4_K, Q5_K, Q6_K"):
+        choose_form("units", located(saved(tmp_path, "Q4_1")), ops)
+
+
+@pytest.mark.parametrize("kind", list(UNITS_OF_BYTES))
+def test_logits_of_units_are_near_those_of_blocks(kind: str, tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, kind, hidden=256, wide=256)
+    x = torch.randn(5, 256, generator=torch.Generator().manual_seed(0))
+    units, blocks = (loaded(path, kernels="native", form=form).lm_head for form in ("units", "blocks"))
+    assert isinstance(units, PackedTensor) and units.type == UNITS_OF_BYTES[kind]
+    want = ops.linear(x, blocks, None)
+    assert (ops.linear(x, units, None) - want).abs().max() <= 0.03 * want.abs().max()
 
 
 def started(path: Path, form: str) -> Report:
@@ -153,12 +200,15 @@ def test_columns_that_are_no_multiple_of_64_stay_in_blocks_beside_rows(tmp_path:
     assert types(decoder) == {"head": BYTE_ROWS, "q": BYTE_ROWS, "down": "Q4_1"}
 
 
-@pytest.mark.parametrize(("form", "told"), [("auto", ["mixed", "rows"]), ("blocks", [None])])
+@pytest.mark.parametrize(
+    ("kind", "form", "told"),
+    [("Q4_1", "auto", ["mixed", "rows"]), ("Q4_1", "blocks", [None]), ("Q4_K", "units", [None])],
+)
 def test_a_start_plans_the_bytes_of_the_form_and_tells_its_choice(
-    form: str, told: list[str | None], tmp_path: Path
+    kind: str, form: str, told: list[str | None], tmp_path: Path
 ) -> None:
     """Which of two it is on its own depends on the processor."""
-    report = started(saved(tmp_path, "Q4_1", head="Q8_0"), form)
+    report = started(saved(tmp_path, kind, hidden=256, wide=256, head="Q8_0"), form)
     (weights,) = (item for item in report.memory if item.what == WEIGHTS)
     assert weights.planned_bytes == weights.used_bytes
     values = [one.value for one in report.adjustments if one.option == "weight_form"]

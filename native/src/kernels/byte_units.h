@@ -1,0 +1,408 @@
+// Linear layers on units of bytes (packed.h) and quantized activations. Products are summed as whole numbers over a unit, exactly;
+// the sum, scaled, then joins the output's float32 sum, in the order of the columns. So an output is the same to the bit for any
+// number of rows, by vectors and by tiles, and for every instruction set that fuses multiply and add.
+#pragma once
+
+#include "../kernels.h"
+#if defined(__AMX_INT8__)
+#include "amx_tiles.h"
+#endif
+#include "next_tile.h"
+#include "outputs.h"
+#include "unit_bytes.h"
+#include "with_constant.h"
+
+namespace trivium::TRIVIUM_ISA {
+
+// The scale of a digit of a unit of a row of x.
+static inline float digit_scale(const QuantizedRows& x, int64_t u, int64_t digit) {
+    return digit == 0 ? x.scales[u] : x.scales[u] * (1.0f / steps_of_a_digit);
+}
+
+static inline const int16_t* group_sums(const QuantizedRows& x, int64_t u, int64_t digit) {
+    return x.sums_of_32 + (digit * x.columns + u * unit_columns) / packed_group_columns;
+}
+
+// What bytes that are 128 too large add to a unit's sum of products, taken away beforehand.
+static inline int32_t start_of(const QuantizedRows& x, int64_t u, int64_t digit) {
+    const int16_t* const sums = group_sums(x, u, digit);
+    int32_t sum = 0;
+    for (int g = 0; g < unit_groups; ++g) sum += sums[g];
+    return -128 * sum;
+}
+
+// The sums of a unit, whole numbers, join those of its output.
+static inline Vec joined_unit(IntVec products, Vec weight_scales, Vec x_scale, Vec sums) {
+    return fma(weight_scales * to_float(products), x_scale, sums);
+}
+
+#if defined(__AVX512VNNI__)
+
+// So many rows meet bytes as they are made; for more it pays to keep these for all.
+constexpr int unit_rows_together = 4;
+
+// Words of four vectors r, each of which holds four sums of a row beside each other, as one sum of each of 16 rows.
+static inline IntVec row_sums(const IntVec* r) {
+    const auto beside = [](IntVec a, IntVec b) {
+        return _mm512_add_epi32(_mm512_maskz_unpacklo_epi32(-1, (__m512i)a, (__m512i)b), _mm512_maskz_unpackhi_epi32(-1, (__m512i)a, (__m512i)b));
+    };
+    const __m512i low = beside(r[0], r[1]), high = beside(r[2], r[3]);
+    return (IntVec)_mm512_add_epi32(_mm512_maskz_unpacklo_epi64(-1, low, high), _mm512_maskz_unpackhi_epi64(-1, low, high));
+}
+
+// Adds a digit of unit u to the outputs of the first `num_x` rows of x. before_group() is called before each of its groups.
+template <WeightType type, int num_x, typename Before>
+static inline __attribute__((always_inline)) void add_unit_digit(const ByteUnit<type>& unit, const QuantizedRows& x, int64_t u,
+                                                                 int64_t digit, const Before& before_group, Vec* sums) {
+    IntVec products[num_x][4] = {};
+    const int8_t* const q = x.q + digit * x.columns + u * unit_columns;
+    for (int g = 0; g < unit_groups; ++g) {
+        before_group();
+        __m512i halves_of_x[num_x][2];
+#pragma GCC unroll 4
+        for (int m = 0; m < num_x; ++m)
+            for (int half = 0; half < 2; ++half)
+                halves_of_x[m][half] = in_each_lane(q + m * x.stride + g * packed_group_columns + 16 * half);
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            GroupHalves bytes = halves_of(unit, g, r);
+            if constexpr (!ByteUnit<type>::has_floors)
+                for (__m512i& half : bytes.at) half = _mm512_xor_si512(half, _mm512_set1_epi8(-128));
+#pragma GCC unroll 4
+            for (int m = 0; m < num_x; ++m)
+                for (int half = 0; half < 2; ++half)
+                    products[m][r] = (IntVec)_mm512_dpbusd_epi32((__m512i)products[m][r], bytes.at[half], halves_of_x[m][half]);
+        }
+    }
+    IntVec all[num_x];
+#pragma GCC unroll 4
+    for (int m = 0; m < num_x; ++m) all[m] = row_sums(products[m]);
+    if constexpr (ByteUnit<type>::has_floors) {
+#pragma GCC unroll 4
+        for (int g = 0; g < unit_groups; g += 2) {
+            const IntVec pair = words_beside(unit.floors(g, 0), unit.floors(g + 1, 0));
+#pragma GCC unroll 4
+            for (int m = 0; m < num_x; ++m) {
+                int32_t pair_of_sums;
+                memcpy(&pair_of_sums, group_sums(x.from_row(m), u, digit) + g, sizeof pair_of_sums);
+                all[m] = add_word_products(all[m], pair, IntVec{} + pair_of_sums);
+            }
+        }
+    } else {
+        for (int m = 0; m < num_x; ++m) all[m] += start_of(x.from_row(m), u, digit);
+    }
+    const Vec scales = unit.scales(0);
+    for (int m = 0; m < num_x; ++m)
+        sums[m] = joined_unit(all[m], scales, splat(digit_scale(x.from_row(m), u, digit)), sums[m]);
+}
+
+template <WeightType type, int num_x>
+[[gnu::noinline]] static void add_second_unit_digit(const ByteUnit<type>& unit, const QuantizedRows& x, int64_t u, Vec* sums) {
+    add_unit_digit<type, num_x>(unit, x, u, 1, [] {}, sums);
+}
+
+template <WeightType type, int num_x>
+[[gnu::noinline]] static void multiply_few_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
+                                                int64_t tile_row, NextTile& next) {
+    Vec sums[num_x] = {};
+    for (int64_t u = 0; u < x.num_units(); ++u) {
+        const ByteUnit<type> unit(tile + u * ByteUnit<type>::bytes);
+        add_unit_digit<type, num_x>(unit, x, u, 0, [&] { next.fetch_some(); }, sums);
+        bool is_any_double = false;
+        for (int m = 0; m < num_x; ++m) is_any_double |= x.is_double[m * x.stride + u] != 0;
+        if (is_any_double) add_second_unit_digit<type, num_x>(unit, x, u, sums);
+    }
+    for (int m = 0; m < num_x; ++m) put_outputs(task, tile_row, m, sums[m]);
+}
+
+template <WeightType type>
+static void units_of_few_rows(const LinearPart& task, const QuantizedRows& x) {
+    const int64_t tile_bytes = packed_tile_bytes(type, x.columns), num_groups = x.columns / packed_group_columns;
+    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
+    with_constant<unit_rows_together>(static_cast<int>(task.num_x), [&]<int num_x>() {
+        for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
+            const uint8_t* const tile = task.weight.data + t * tile_bytes;
+            NextTile next = NextTile::ahead_of(tile, tile_bytes, end_of_tiles, num_groups);
+            multiply_few_rows<type, num_x>(task, x, tile, t * packed_tile_rows, next);
+        }
+    });
+}
+
+#endif
+
+// Bytes of first digits of x that all weights meet before the next rows do, so that they are read from the second-level cache
+// (1 MiB on many processors, 2 on those with AMX); and so many rows at least, that making bytes anew costs little.
+#if defined(__AMX_INT8__)
+constexpr int64_t pass_bytes = 1 << 20;
+#else
+constexpr int64_t pass_bytes = 512 << 10;
+#endif
+constexpr int64_t fewest_pass_rows = 128;
+constexpr int64_t unit_tiles_together = 2;  // that rows of x meet while these are in the first-level cache
+
+static constexpr int64_t rows_of_a_pass(int64_t columns) {
+    const int64_t fitting = pass_bytes / columns / 32 * 32;
+    return fitting > fewest_pass_rows ? fitting : fewest_pass_rows;
+}
+
+// Memory of one worker, for one pass.
+struct PassScratch {
+    struct alignas(64) Bytes {
+        uint8_t quads[unit_quads * quad_bytes];
+    };
+    Bytes* bytes;        // [tiles together]
+    Vec* sums;           // [tiles together, rows and 16 more, parts]
+    float* scales;       // of x: [units, digits, rows]
+    int32_t* starts;     // likewise
+    uint8_t* is_double;  // [units, rows]
+    int64_t num_rows;    // of a pass
+
+    static constexpr int64_t size(int64_t columns) {
+        const int64_t rows = rows_of_a_pass(columns), units = columns / unit_columns;
+        const int64_t sums = (rows + 16) * packed_tile_rows * 4;
+        return unit_tiles_together * (static_cast<int64_t>(sizeof(Bytes)) + sums) + units * rows * (2 * 8 + 1);
+    }
+    static PassScratch in(void* memory, int64_t columns) {
+        PassScratch s;
+        s.num_rows = rows_of_a_pass(columns);
+        const int64_t laid = columns / unit_columns * s.num_rows;
+        s.bytes = static_cast<Bytes*>(memory);
+        s.sums = reinterpret_cast<Vec*>(s.bytes + unit_tiles_together);
+        s.scales = reinterpret_cast<float*>(s.sums + unit_tiles_together * (s.num_rows + 16) * tile_parts);
+        s.starts = reinterpret_cast<int32_t*>(s.scales + 2 * laid);
+        s.is_double = reinterpret_cast<uint8_t*>(s.starts + 2 * laid);
+        return s;
+    }
+
+    void lay(const QuantizedRows& x, int64_t num_x) const {
+        for (int64_t u = 0; u < x.num_units(); ++u)
+            for (int64_t m = 0; m < num_x; ++m) {
+                const QuantizedRows row = x.from_row(m);
+                is_double[u * num_rows + m] = row.is_double[u];
+                for (int64_t digit = 0; digit <= row.is_double[u]; ++digit) {
+                    scales[(2 * u + digit) * num_rows + m] = digit_scale(row, u, digit);
+                    starts[(2 * u + digit) * num_rows + m] = start_of(row, u, digit);
+                }
+                if (!row.is_double[u]) scales[(2 * u + 1) * num_rows + m] = 0.0f, starts[(2 * u + 1) * num_rows + m] = 0;
+            }
+    }
+    bool is_any_double(int64_t u, int64_t first, int64_t num_x) const {
+        uint8_t any = 0;
+        for (int64_t m = 0; m < num_x; ++m) any |= is_double[u * num_rows + first + m];
+        return any != 0;
+    }
+    Vec& sum(int64_t tile, int64_t row, int64_t part) const { return sums[(tile * (num_rows + 16) + row) * tile_parts + part]; }
+};
+
+// A digit of a unit of some rows of x, which meets bytes of `num_tiles` tiles.
+struct UnitOfRows {
+    const int8_t* q;  // of the first row
+    int64_t stride;
+    const float* scales;
+    const int32_t* starts;
+};
+
+// Rows of a pass that are multiplied together, and where their sums begin.
+struct GroupOfRows {
+    int64_t first, num_x, sums;
+};
+
+struct UnitsByVectors {
+    static constexpr int rows_beside = lanes == 16 ? 12 : 4;  // as many as there are registers for their sums
+
+    // Calls use.operator()<rows>(group).
+    template <typename Use>
+    static inline void each_group(int64_t num_x, const Use& use) {
+        for_near_equal_groups<rows_beside>(0, num_x, [&]<int count>(int64_t first) {
+            use.template operator()<count>(GroupOfRows{first, count, first});
+        });
+    }
+    static int64_t sum_of_row(int64_t row, int64_t) { return row; }
+
+    template <int num_x, int num_tiles, bool is_first>
+    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t first) {
+        for (int part = 0; part < tile_parts; ++part) {
+            IntVec products[num_x][num_tiles];
+            for (int m = 0; m < num_x; ++m)
+                for (int tile = 0; tile < num_tiles; ++tile) products[m][tile] = IntVec{} + x.starts[m];
+            const uint8_t* quads[num_tiles];
+            for (int tile = 0; tile < num_tiles; ++tile) quads[tile] = scratch.bytes[tile].quads + part * 4 * lanes;
+            add_products_of(products, quads, x);
+            for (int tile = 0; tile < num_tiles; ++tile)
+                for (int m = 0; m < num_x; ++m) {
+                    Vec& sum = scratch.sum(tile, first + m, part);
+                    sum = joined_unit(products[m][tile], weight_scales[tile * tile_parts + part], splat(x.scales[m]), is_first ? Vec{} : sum);
+                }
+        }
+    }
+
+private:
+    template <int num_x, int num_tiles>
+    static inline __attribute__((always_inline)) void add_products_of(IntVec (&products)[num_x][num_tiles], const uint8_t* const* quads, const UnitOfRows& x) {
+        for (int64_t begin = 0; begin < unit_quads; begin += 8) {
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+            for (int tile = 0; tile < num_tiles; ++tile) {
+                ByteVec eight[8];
+                for (int q = 0; q < 8; ++q) eight[q] = load_quad(quads[tile] + (begin + q) * quad_bytes);
+                for (int m = 0; m < num_x; ++m) products[m][tile] += sum_products<255, 8>(eight, x.q + m * x.stride + 4 * begin, 0);
+            }
+#else
+#pragma GCC unroll 8
+            for (int64_t q = begin; q < begin + 8; ++q) {
+                ByteVec quad[num_tiles];
+                for (int tile = 0; tile < num_tiles; ++tile) quad[tile] = load_quad(quads[tile] + q * quad_bytes);
+#pragma GCC unroll 12
+                for (int m = 0; m < num_x; ++m) {
+                    const FourBytes a = reinterpret_cast<const FourBytes*>(x.q + m * x.stride)[q];
+                    const IntVec fours = (IntVec)in_register((Vec)(IntVec{} + a));
+#pragma GCC unroll 2
+                    for (int tile = 0; tile < num_tiles; ++tile) products[m][tile] = add_products<255>(products[m][tile], quad[tile], fours);
+                }
+            }
+#endif
+        }
+    }
+};
+
+#if defined(__AMX_INT8__)
+
+// At least 16 rows.
+class UnitsByTiles {
+public:
+    UnitsByTiles() { shape_tiles(16, 16); }
+    ~UnitsByTiles() { _tile_release(); }
+    UnitsByTiles(const UnitsByTiles&) = delete;
+
+    // Calls use.operator()<blocks>(group), of 32 or 16 rows; where fewer are left, they begin earlier, with sums of their own.
+    template <typename Use>
+    static inline void each_group(int64_t num_x, const Use& use) {
+        int64_t done = 0;
+        for (; done + 32 <= num_x; done += 32) use.template operator()<2>(GroupOfRows{done, 32, done});
+        for (; done < num_x; done += 16) use.template operator()<1>(GroupOfRows{done + 16 <= num_x ? done : num_x - 16, 16, done});
+    }
+    static int64_t sum_of_row(int64_t row, int64_t num_x) { return row < num_x / 16 * 16 ? row : row + 16 - num_x % 16; }
+
+    template <int blocks, int num_tiles, bool is_first>
+    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t first) {
+        alignas(64) int32_t whole[blocks * num_tiles * 256];
+        multiply<blocks, num_tiles>(scratch.bytes, x, whole);
+#pragma GCC unroll 2
+        for (int tile = 0; tile < num_tiles; ++tile) {
+#pragma GCC unroll 8
+            for (int m = 0; m < 16 * blocks; ++m) {
+                IntVec products;
+                memcpy(&products, whole + (m / 16 * num_tiles + tile) * 256 + m % 16 * 16, sizeof products);
+                Vec& sum = scratch.sum(tile, first + m, 0);
+                sum = joined_unit(products + x.starts[m], weight_scales[tile], splat(x.scales[m]), is_first ? Vec{} : sum);
+            }
+        }
+    }
+
+private:
+    // Sums [blocks, num_tiles, 16, 16].
+    template <int blocks, int num_tiles>
+    static inline void multiply(const PassScratch::Bytes* bytes, const UnitOfRows& x, int32_t* sums) {
+        _tile_zero(0);
+        if constexpr (num_tiles > 1) _tile_zero(1);
+        if constexpr (blocks > 1) _tile_zero(2);
+        if constexpr (blocks > 1 && num_tiles > 1) _tile_zero(3);
+#pragma GCC unroll 4
+        for (int64_t c = 0; c < unit_columns; c += 64) {
+            _tile_stream_loadd(4, x.q + c, x.stride);
+            _tile_loadd(6, bytes[0].quads + 16 * c, quad_bytes);
+            _tile_dpbsud(0, 4, 6);
+            if constexpr (num_tiles > 1) {
+                _tile_loadd(7, bytes[1].quads + 16 * c, quad_bytes);
+                _tile_dpbsud(1, 4, 7);
+            }
+            if constexpr (blocks > 1) {
+                _tile_stream_loadd(5, x.q + 16 * x.stride + c, x.stride);
+                _tile_dpbsud(2, 5, 6);
+                if constexpr (num_tiles > 1) _tile_dpbsud(3, 5, 7);
+            }
+        }
+        _tile_stored(0, sums, 64);
+        if constexpr (num_tiles > 1) _tile_stored(1, sums + 256, 64);
+        if constexpr (blocks > 1) _tile_stored(2, sums + 256 * num_tiles, 64);
+        if constexpr (blocks > 1 && num_tiles > 1) _tile_stored(3, sums + 768, 64);
+    }
+};
+
+#endif
+
+// The unit u of some tiles, which are made ready, and all rows of a pass, which begin with the first of x.
+template <typename Way, int num_tiles>
+static inline void multiply_unit(const PassScratch& scratch, const Vec* weight_scales, const QuantizedRows& x, int64_t u,
+                                 int64_t num_x, NextTile& next) {
+    Way::each_group(num_x, [&]<int size>(const GroupOfRows& group) {
+        next.fetch_some();
+        const auto digit_of = [&](int64_t digit) -> UnitOfRows {
+            const int64_t laid = (2 * u + digit) * scratch.num_rows + group.first;
+            return {x.q + group.first * x.stride + digit * x.columns + u * unit_columns, x.stride, scratch.scales + laid, scratch.starts + laid};
+        };
+        u == 0 ? Way::template add<size, num_tiles, true>(scratch, weight_scales, digit_of(0), group.sums)
+               : Way::template add<size, num_tiles, false>(scratch, weight_scales, digit_of(0), group.sums);
+        if (scratch.is_any_double(u, group.first, group.num_x))
+            Way::template add<size, num_tiles, false>(scratch, weight_scales, digit_of(1), group.sums);
+    });
+}
+
+template <typename Way>
+static inline void put_unit_sums(const LinearPart& task, const PassScratch& scratch, int64_t t, int num_tiles, int64_t begin, int64_t num_x) {
+    if constexpr (lanes == 16) {
+        put_many_outputs(task, t * packed_tile_rows, num_tiles, begin, num_x,
+                         [&](int64_t m, int tile) { return scratch.sum(tile, Way::sum_of_row(m, num_x), 0); });
+    } else {
+        for (int tile = 0; tile < num_tiles; ++tile)
+            for (int64_t m = 0; m < num_x; ++m)
+                for (int part = 0; part < tile_parts; ++part)
+                    if (const int64_t row = (t + tile) * packed_tile_rows + part * lanes; row < task.weight.rows)
+                        put_outputs(task, row, begin + m, scratch.sum(tile, m, part));
+    }
+}
+
+// `memory`: PassScratch::size bytes.
+template <typename Way, WeightType type>
+static void units_of_many_rows(const LinearPart& task, const QuantizedRows& x, void* memory) {
+    using U = ByteUnit<type>;
+    const PassScratch scratch = PassScratch::in(memory, x.columns);
+    const int64_t tile_bytes = packed_tile_bytes(type, x.columns), num_units = x.num_units();
+    const int64_t num_passes = (task.num_x + scratch.num_rows - 1) / scratch.num_rows;
+    [[maybe_unused]] const Way way;
+    for (int64_t pass = 0; pass < num_passes; ++pass) {
+        const int64_t begin = task.num_x * pass / num_passes, num_x = task.num_x * (pass + 1) / num_passes - begin;
+        const QuantizedRows rows = x.from_row(begin);
+        scratch.lay(rows, num_x);
+        for (int64_t t = task.first_tile; t < task.last_tile; t += unit_tiles_together) {
+            const int num_tiles = task.last_tile - t < unit_tiles_together ? 1 : unit_tiles_together;
+            for (int64_t u = 0; u < num_units; ++u) {
+                Vec weight_scales[unit_tiles_together * tile_parts];
+                for (int tile = 0; tile < num_tiles; ++tile) {
+                    const U unit(task.weight.data + (t + tile) * tile_bytes + u * U::bytes);
+                    unit.expand(scratch.bytes[tile].quads);
+                    for (int part = 0; part < tile_parts; ++part) weight_scales[tile * tile_parts + part] = unit.scales(part);
+                }
+                const bool is_last = u + 1 == num_units;
+                const int64_t next_tile = is_last ? t + unit_tiles_together : t, next_unit = is_last ? 0 : u + 1;
+                NextTile next(task.weight.data + next_tile * tile_bytes + next_unit * U::bytes,
+                              next_tile < task.last_tile ? U::bytes : 0, (num_x + 31) / 32);
+                num_tiles == 1 ? multiply_unit<Way, 1>(scratch, weight_scales, rows, u, num_x, next)
+                               : multiply_unit<Way, 2>(scratch, weight_scales, rows, u, num_x, next);
+            }
+            put_unit_sums<Way>(task, scratch, t, num_tiles, begin, num_x);
+        }
+    }
+}
+
+template <WeightType type>
+static void units_linear(const LinearPart& task, const QuantizedRows& x, void* scratch) {
+#if defined(__AVX512VNNI__)
+    if (task.num_x <= unit_rows_together) return units_of_few_rows<type>(task, x);
+#endif
+#if defined(__AMX_INT8__)
+    if (task.num_x >= 16) return units_of_many_rows<UnitsByTiles, type>(task, x, scratch);
+#endif
+    units_of_many_rows<UnitsByVectors, type>(task, x, scratch);
+}
+
+}  // namespace trivium::TRIVIUM_ISA
