@@ -70,6 +70,9 @@ private:
     const int64_t fewest_;
 };
 
+// By a thread that waits: half of a second-level cache of 1 MiB.
+constexpr int64_t most_bytes_fetched = 512 << 10;
+
 // Floats of one worker: a row, and its bytes.
 int64_t turned_tile_scratch(int64_t columns) { return columns + ceil_div(columns, 4); }
 
@@ -308,11 +311,35 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
         if (gates) scratch_bytes = std::max(scratch_bytes, linear_scratch(part_of(layers[++i], 0, 0).weight));
     }
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
+    fetch(after_next_layers_);
+    after_next_layers_.parts.clear();
     pool_.run(static_cast<int64_t>(linear_tasks_.size()), [&](int64_t i, int worker) {
         const LinearTask& task = linear_tasks_[static_cast<size_t>(i)];
         multiply(task.part, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
         if (task.gated) multiply(*task.gated, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
     });
+}
+
+FirstWeights Ops::first_weights() const {
+    FirstWeights first;
+    for (size_t i = 0; i < std::min(linear_tasks_.size(), static_cast<size_t>(pool_.num_threads())); ++i) {
+        const LinearPart& part = linear_tasks_[i].part;
+        const int64_t tile_bytes = packed_tile_bytes(part.weight.type, part.weight.columns);
+        const int64_t num_bytes = std::min(most_bytes_fetched, (part.last_tile - part.first_tile) * tile_bytes);
+        first.parts.push_back({part.weight.data + part.first_tile * tile_bytes, num_bytes});
+    }
+    return first;
+}
+
+void Ops::fetch(const FirstWeights& weights) {
+    for (size_t i = 0; i < weights.parts.size(); ++i)
+        pool_.fetch_while_waiting(static_cast<int>(i), weights.parts[i].data, weights.parts[i].num_bytes);
+}
+
+void Ops::fetch_while_waiting(const FirstWeights& coming, const FirstWeights& after) {
+    const std::lock_guard lock(one_call_);
+    fetch(coming);
+    after_next_layers_ = after;
 }
 
 int64_t Ops::linear_scratch(const PackedMatrix& weight) const {

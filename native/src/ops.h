@@ -81,6 +81,15 @@ struct Activations {
     const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(type)]; }
 };
 
+// A part of some layers' weights for each thread.
+struct FirstWeights {
+    struct Part {
+        const uint8_t* data;
+        int64_t num_bytes;
+    };
+    std::vector<Part> parts;
+};
+
 // Experts' packed matrices, one after the other.
 struct ExpertTensors {
     WeightTensor gate, up, down;
@@ -105,6 +114,11 @@ public:
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is normed, and quantized or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, const std::vector<PackedLayer>& layers);
+    // The weights that threads took first in the last call of packed_linears; of many the first.
+    FirstWeights first_weights() const;
+    // Threads that wait fetch weights into their caches: these until the next layers are multiplied, and then those of the layers
+    // after them.
+    void fetch_while_waiting(const FirstWeights& coming, const FirstWeights& after);
     void scale(const Tensor& x, float factor, const Tensor& out);
     void add(const Tensor& x, const Tensor& y, const Tensor& out);
     void embed(const Tensor& ids, const WeightTensor& weight, const Tensor& out);
@@ -154,6 +168,7 @@ private:
     Activations gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices);
     void attend(const Attention& attention, int64_t key_heads);  // all of attention_rows_
     int64_t cheap_rows_per_task(int64_t rows, int64_t width) const;
+    void fetch(const FirstWeights& weights);
     // work(first, count) over `num_elements` cheap elements.
     template <typename Work>
     void each_range(int64_t num_elements, const Work& work);
@@ -170,6 +185,7 @@ private:
         std::optional<LinearPart> gated;
     };
     std::vector<LinearTask> linear_tasks_;
+    FirstWeights after_next_layers_;
     std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;
     Buffer attention_results_;

@@ -273,7 +273,7 @@ void Program::packed_linears(int64_t x, std::optional<RowNorm> norm, std::vector
             lane.packed_layers.push_back({layer.packed, layer.bias, lane.rows(layer.out), layer.held});
         lane.ops.packed_linears(lane.rows(x), norm, lane.packed_layers);
     };
-    steps_.push_back({Takes::some_tokens, std::move(reads), std::move(writes), run});
+    steps_.push_back({Takes::some_tokens, std::move(reads), std::move(writes), run, true});
 }
 
 void Program::rotary(int64_t q, int64_t k, int64_t dim, int64_t rotation, int64_t q_out, int64_t k_out) {
@@ -382,24 +382,39 @@ void Program::run(const StepTensors& step, const std::optional<Tensor>& wanted, 
             run_segment(segment, now, parts);
         } else if (num_tokens > 0) {
             together_.take({0, num_tokens}, kept_);
-            steps_[segment.first].run(together_, step);
+            run_by_all_threads(segment.first, step);
         }
     }
     std::copy_n(kept_[static_cast<size_t>(result)].data(), num_tokens * width(result), out.as<float>());
 }
 
 void Program::run_segment(const Segment& segment, const Cut& cut, const std::vector<StepTensors>& parts) {
-    const auto run = [&](Lane& lane, int64_t part) {
-        const size_t i = static_cast<size_t>(part);
-        lane.take(cut.parts[i], kept_);
-        for (size_t op = segment.first; op < segment.last; ++op) steps_[op].run(lane, parts[i]);
-    };
     if (cut.by_threads) {
-        ops_.spread(std::ssize(parts),
-                    [&](int64_t part, int worker) { run(*thread_lanes_[static_cast<size_t>(worker)], part); });
+        ops_.spread(std::ssize(parts), [&](int64_t part, int worker) {
+            Lane& lane = *thread_lanes_[static_cast<size_t>(worker)];
+            lane.take(cut.parts[static_cast<size_t>(part)], kept_);
+            for (size_t op = segment.first; op < segment.last; ++op) steps_[op].run(lane, parts[static_cast<size_t>(part)]);
+        });
     } else {
-        for (int64_t part = 0; part < std::ssize(parts); ++part) run(together_, part);
+        for (size_t part = 0; part < parts.size(); ++part) {
+            together_.take(cut.parts[part], kept_);
+            for (size_t op = segment.first; op < segment.last; ++op) run_by_all_threads(op, parts[part]);
+        }
     }
+}
+
+void Program::run_by_all_threads(size_t op, const StepTensors& part) {
+    Recorded& step = steps_[op];
+    ops_.fetch_while_waiting(weights_from(op), weights_from(op + 1));
+    step.run(together_, part);
+    if (step.has_layers && step.first_weights.parts.empty()) step.first_weights = ops_.first_weights();
+}
+
+const FirstWeights& Program::weights_from(size_t op) const {
+    static const FirstWeights none;
+    for (size_t i = 0; i < steps_.size(); ++i)
+        if (const Recorded& step = steps_[(op + i) % steps_.size()]; step.has_layers) return step.first_weights;
+    return none;
 }
 
 }  // namespace trivium

@@ -111,6 +111,8 @@ private:
         Takes takes;
         std::vector<int64_t> reads, writes;  // buffers; what an op updates it reads too
         std::function<void(Lane&, const StepTensors&)> run;
+        bool has_layers = false;
+        FirstWeights first_weights = {};  // of its layers, once they were multiplied by all threads
     };
     // Ops that follow each other and take some tokens, or one that takes all.
     struct Segment {
@@ -130,6 +132,8 @@ private:
     std::vector<bool> read_before_written(size_t first, size_t last) const;  // in these ops, by buffer
     void reserve(int64_t num_tokens, const std::vector<Cut>& cuts);
     void run_segment(const Segment& segment, const Cut& cut, const std::vector<StepTensors>& parts);
+    void run_by_all_threads(size_t op, const StepTensors& part);
+    const FirstWeights& weights_from(size_t op) const;  // of the first layers from that op on; after the last ones the first
     void keep(const Tensor& wanted);  // of the rows that ops after the last attention read
 
     Ops& ops_;

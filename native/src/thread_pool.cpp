@@ -27,7 +27,28 @@ inline void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : gate_(-closed), owner_(getpid()) {
+void ThreadPool::Fetched::set(const void* memory, int64_t num_bytes) {
+    end_.store(static_cast<const char*>(memory) + num_bytes, std::memory_order_relaxed);
+    begin_.store(static_cast<const char*>(memory), std::memory_order_relaxed);
+}
+
+// Who reads both while they are set may find the one of other memory: fetching does no harm, and ends when both are known.
+bool ThreadPool::Fetched::fetch_some() {
+    constexpr int lines = 4, line_bytes = 64;
+    const char* const begin = begin_.load(std::memory_order_relaxed);
+    if (began_ != begin) began_ = at_ = begin;
+    if (at_ >= end_.load(std::memory_order_relaxed)) return false;
+    for (int i = 0; i < lines; ++i) __builtin_prefetch(at_ + i * line_bytes, 0, 2);
+    at_ += lines * line_bytes;
+    return true;
+}
+
+void ThreadPool::fetch_while_waiting(int worker, const void* memory, int64_t num_bytes) {
+    fetched_[static_cast<size_t>(worker)].set(memory, num_bytes);
+}
+
+ThreadPool::ThreadPool(int num_threads)
+    : gate_(-closed), fetched_(std::make_unique<Fetched[]>(static_cast<size_t>(num_threads))), owner_(getpid()) {
     for (int worker = 1; worker < num_threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
 }
 
@@ -56,13 +77,17 @@ void ThreadPool::run_erased(int64_t count, Erased call, const void* task) {
     calls_.notify_all();
     work(0);
     gate_.fetch_sub(closed, std::memory_order_acq_rel);
-    for (int spins = 0; gate_.load(std::memory_order_acquire) != -closed; ++spins)
+    for (int spins = 0; gate_.load(std::memory_order_acquire) != -closed; ++spins) {
+        if (fetched_[0].fetch_some()) continue;
         spins < spins_before_yield ? pause() : std::this_thread::yield();
+    }
 }
 
 void ThreadPool::help(int worker) {
+    Fetched& fetched = fetched_[static_cast<size_t>(worker)];
     for (uint32_t seen = 0;;) {
         for (int tries = 0; calls_.load(std::memory_order_acquire) == seen; ++tries) {
+            if (fetched.fetch_some()) continue;
             if (tries < spins_before_yield) {
                 pause();
             } else if (tries < spins_before_yield + yields_before_sleep) {

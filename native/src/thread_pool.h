@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -27,7 +28,22 @@ public:
         run_erased(count, [](const void* t, int64_t i, int worker) { (*static_cast<const Task*>(t))(i, worker); }, &task);
     }
 
+    // What the worker fetches into its caches while it waits for others: memory that it is likely to read next. It may be gone by then.
+    void fetch_while_waiting(int worker, const void* memory, int64_t num_bytes);
+
 private:
+    class alignas(64) Fetched {
+    public:
+        void set(const void* memory, int64_t num_bytes);
+        bool fetch_some();  // false: all of it was
+
+    private:
+        std::atomic<const char*> begin_{nullptr}, end_{nullptr};
+        // Of the worker alone.
+        const char* began_ = nullptr;
+        const char* at_ = nullptr;
+    };
+
     using Erased = void (*)(const void* task, int64_t index, int worker);
 
     void run_erased(int64_t count, Erased call, const void* task);
@@ -45,6 +61,7 @@ private:
     alignas(64) std::atomic<int64_t> gate_;      // helpers inside; less `closed` while the gate is closed
     alignas(64) std::atomic<uint32_t> calls_{0};  // counts calls; helpers sleep on it
     std::atomic<bool> stop_{false};
+    const std::unique_ptr<Fetched[]> fetched_;  // by worker
     const int64_t owner_;  // the process that the helpers live in
     std::vector<std::thread> helpers_;
 };
