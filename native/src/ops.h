@@ -108,8 +108,8 @@ public:
     // work(task, worker) for each of `count` tasks, on all threads. What the first of those that throw throws, it throws.
     void spread(int64_t count, const std::function<void(int64_t, int)>& work);
 
-    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it, in its own type or as units of bytes (both may be stacks of
-    // matrices), or as rows of bytes.
+    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it, in its own type or as units of bytes (both may be stacks
+    // of matrices), or as rows of bytes.
     void pack(const WeightTensor& weight, const WeightTensor& out);
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is normed, and quantized or laid out for float weights, once.

@@ -216,7 +216,8 @@ UnitNumbers numbers_with_floors(const Unpacked& u, int bits) {
         for (int g = 0; g < 8; ++g) {
             const float factor = d * inverse * u.scales[g] * steps, rounded_factor = std::nearbyint(factor);
             tried.factors[g] = static_cast<int>(rounded_factor);
-            const float floor = -dmin * inverse * u.minima[g] + all_dropped[tried.factors[g]], rounded_floor = std::nearbyint(floor);
+            const float floor = -dmin * inverse * u.minima[g] + all_dropped[tried.factors[g]];
+            const float rounded_floor = std::nearbyint(floor);
             tried.floors[g] = static_cast<int>(rounded_floor);
             const float slope = (rounded_factor - factor) / steps, shift = rounded_floor - floor;
             cost += slope * slope * largest_q * (2.0f * largest_q + 1.0f) / 6.0f + slope * shift * largest_q + shift * shift;

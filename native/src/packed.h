@@ -26,8 +26,8 @@
 // number that fits into a byte, so that a sum of products over a unit needs no scale either. What is kept is the weight's own
 // bits q; the byte is made of them when it is multiplied, with two small numbers of its group:
 //
-//     four bits: byte = q * factor / 16 + floor         five: q * factor / 32 + floor         factor unsigned, of 32 columns
-//     six bits:  byte = ((q - 32) * factor + 16) / 32                                         factor signed, of 16 columns
+//     four bits: byte = q * factor / 16 + floor       five: q * factor / 32 + floor       factor unsigned, of 32 columns
+//     six bits:  byte = ((q - 32) * factor + 16) / 32                                     factor signed, of 16 columns
 //
 // where what is left of a division is dropped (towards smaller numbers). Factors and floors are rounded, floors with what is
 // dropped on average in them (docs/performance.md says what that costs).
@@ -35,10 +35,10 @@
 //     unit  = 16 scales (float32), 16 factors and 16 floors (or 16 factors more) for each group + groups
 //     group = low bits | high bits             of 16 rows x 32 columns
 //
-// A vector r (64 bytes) of low bits has rows r, 4 + r, 8 + r and 12 + r, 16 bytes each, so that 16 values of q find their bytes in a
-// table of a row.
-//     four and five bits: byte c has column c in its low nibble and column 16 + c in its high one; their fourth bit comes first, since
-//                         entries 8 … 15 of a table lie between those before them
+// A vector r (64 bytes) of low bits has rows r, 4 + r, 8 + r and 12 + r, 16 bytes each, so that 16 values of q find their bytes in
+// a table of a row.
+//     four and five bits: byte c has column c in its low nibble and column 16 + c in its high one; their fourth bit comes first,
+//                         since entries 8 … 15 of a table lie between those before them
 //     the fifth bit:      vector r has 64 bits of columns 0 … 15, then 64 of columns 16 … 31, in the order of its bytes
 //     six bits:           word k (16 bits) has columns k, 8 + k, 16 + k and 24 + k, from the lowest nibble up, of q - 32
 //     their high bits:    vector r / 2, word k: the same columns, from the lowest bits of its byte r % 2 up
@@ -186,6 +186,10 @@ struct QuantizedRows {
     int64_t stride;  // bytes from what belongs to a row to that of the next
 
     int64_t num_units() const { return columns / unit_columns; }
+    // Of the first row.
+    float digit_scale(int64_t unit, int64_t digit) const {
+        return digit == 0 ? scales[unit] : scales[unit] * (1.0f / steps_of_a_digit);
+    }
     QuantizedRows from_row(int64_t row) const {
         const auto moved = [bytes = row * stride](auto* p) { return reinterpret_cast<decltype(p)>(reinterpret_cast<char*>(p) + bytes); };
         return {moved(q),         moved(scales), moved(sums),  moved(sums_of_16), moved(sums_of_32),

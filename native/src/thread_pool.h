@@ -28,7 +28,8 @@ public:
         run_erased(count, [](const void* t, int64_t i, int worker) { (*static_cast<const Task*>(t))(i, worker); }, &task);
     }
 
-    // What the worker fetches into its caches while it waits for others: memory that it is likely to read next. It may be gone by then.
+    // What the worker fetches into its caches while it waits for others: memory that it is likely to read next. It may be gone
+    // by then.
     void fetch_while_waiting(int worker, const void* memory, int64_t num_bytes);
 
 private:

@@ -128,7 +128,7 @@ struct JoinedRows {
             for (int64_t digit = 0; digit < unit.num_digits; ++digit)
                 for (int64_t m = 0; m < num_x; ++m) {
                     const QuantizedRows row = x.from_row(m);
-                    unit.digits[digit].scales[m] = U::scale_of(row, u, digit);
+                    unit.digits[digit].scales[m] = row.digit_scale(u, digit);
                     if constexpr (U::p.has_minima)
                         for (int i = 0; i < U::num_pairs; ++i) unit.digits[digit].pairs[i][m] = U::pair_of_sums(row, u, digit, i);
                 }

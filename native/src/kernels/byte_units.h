@@ -4,20 +4,15 @@
 #pragma once
 
 #include "../kernels.h"
-#if defined(__AMX_INT8__)
-#include "amx_tiles.h"
-#endif
 #include "next_tile.h"
 #include "outputs.h"
 #include "unit_bytes.h"
 #include "with_constant.h"
+#if defined(__AMX_INT8__)
+#include "amx_tiles.h"
+#endif
 
 namespace trivium::TRIVIUM_ISA {
-
-// The scale of a digit of a unit of a row of x.
-static inline float digit_scale(const QuantizedRows& x, int64_t u, int64_t digit) {
-    return digit == 0 ? x.scales[u] : x.scales[u] * (1.0f / steps_of_a_digit);
-}
 
 static inline const int16_t* group_sums(const QuantizedRows& x, int64_t u, int64_t digit) {
     return x.sums_of_32 + (digit * x.columns + u * unit_columns) / packed_group_columns;
@@ -43,10 +38,10 @@ constexpr int unit_rows_together = 4;
 
 // Words of four vectors r, each of which holds four sums of a row beside each other, as one sum of each of 16 rows.
 static inline IntVec row_sums(const IntVec* r) {
-    const auto beside = [](IntVec a, IntVec b) {
-        return _mm512_add_epi32(_mm512_maskz_unpacklo_epi32(-1, (__m512i)a, (__m512i)b), _mm512_maskz_unpackhi_epi32(-1, (__m512i)a, (__m512i)b));
+    const auto sum_32 = [](__m512i a, __m512i b) {
+        return _mm512_add_epi32(_mm512_maskz_unpacklo_epi32(-1, a, b), _mm512_maskz_unpackhi_epi32(-1, a, b));
     };
-    const __m512i low = beside(r[0], r[1]), high = beside(r[2], r[3]);
+    const __m512i low = sum_32((__m512i)r[0], (__m512i)r[1]), high = sum_32((__m512i)r[2], (__m512i)r[3]);
     return (IntVec)_mm512_add_epi32(_mm512_maskz_unpacklo_epi64(-1, low, high), _mm512_maskz_unpackhi_epi64(-1, low, high));
 }
 
@@ -93,7 +88,7 @@ static inline __attribute__((always_inline)) void add_unit_digit(const ByteUnit<
     }
     const Vec scales = unit.scales(0);
     for (int m = 0; m < num_x; ++m)
-        sums[m] = joined_unit(all[m], scales, splat(digit_scale(x.from_row(m), u, digit)), sums[m]);
+        sums[m] = joined_unit(all[m], scales, splat(x.from_row(m).digit_scale(u, digit)), sums[m]);
 }
 
 template <WeightType type, int num_x>
@@ -179,11 +174,10 @@ struct PassScratch {
             for (int64_t m = 0; m < num_x; ++m) {
                 const QuantizedRows row = x.from_row(m);
                 is_double[u * num_rows + m] = row.is_double[u];
-                for (int64_t digit = 0; digit <= row.is_double[u]; ++digit) {
-                    scales[(2 * u + digit) * num_rows + m] = digit_scale(row, u, digit);
+                for (int64_t digit = 0; digit < 2; ++digit) {  // where there is no second one, it is 0
+                    scales[(2 * u + digit) * num_rows + m] = row.digit_scale(u, digit);
                     starts[(2 * u + digit) * num_rows + m] = start_of(row, u, digit);
                 }
-                if (!row.is_double[u]) scales[(2 * u + 1) * num_rows + m] = 0.0f, starts[(2 * u + 1) * num_rows + m] = 0;
             }
     }
     bool is_any_double(int64_t u, int64_t first, int64_t num_x) const {
@@ -231,14 +225,16 @@ struct UnitsByVectors {
             for (int tile = 0; tile < num_tiles; ++tile)
                 for (int m = 0; m < num_x; ++m) {
                     Vec& sum = scratch.sum(tile, first + m, part);
-                    sum = joined_unit(products[m][tile], weight_scales[tile * tile_parts + part], splat(x.scales[m]), is_first ? Vec{} : sum);
+                    const Vec scales = weight_scales[tile * tile_parts + part];
+                    sum = joined_unit(products[m][tile], scales, splat(x.scales[m]), is_first ? Vec{} : sum);
                 }
         }
     }
 
 private:
     template <int num_x, int num_tiles>
-    static inline __attribute__((always_inline)) void add_products_of(IntVec (&products)[num_x][num_tiles], const uint8_t* const* quads, const UnitOfRows& x) {
+    static inline __attribute__((always_inline)) void add_products_of(IntVec (&products)[num_x][num_tiles],
+                                                                      const uint8_t* const* quads, const UnitOfRows& x) {
         for (int64_t begin = 0; begin < unit_quads; begin += 8) {
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
             for (int tile = 0; tile < num_tiles; ++tile) {
@@ -256,7 +252,8 @@ private:
                     const FourBytes a = reinterpret_cast<const FourBytes*>(x.q + m * x.stride)[q];
                     const IntVec fours = (IntVec)in_register((Vec)(IntVec{} + a));
 #pragma GCC unroll 2
-                    for (int tile = 0; tile < num_tiles; ++tile) products[m][tile] = add_products<255>(products[m][tile], quad[tile], fours);
+                    for (int tile = 0; tile < num_tiles; ++tile)
+                        products[m][tile] = add_products<255>(products[m][tile], quad[tile], fours);
                 }
             }
 #endif
@@ -333,12 +330,13 @@ private:
 // The unit u of some tiles, which are made ready, and all rows of a pass, which begin with the first of x.
 template <typename Way, int num_tiles>
 static inline void multiply_unit(const PassScratch& scratch, const Vec* weight_scales, const QuantizedRows& x, int64_t u,
-                                 int64_t num_x, NextTile& next) {
+                                 int64_t num_x, NextTile* next) {
     Way::each_group(num_x, [&]<int size>(const GroupOfRows& group) {
-        next.fetch_some();
+        for (int tile = 0; tile < num_tiles; ++tile) next[tile].fetch_some();
         const auto digit_of = [&](int64_t digit) -> UnitOfRows {
             const int64_t laid = (2 * u + digit) * scratch.num_rows + group.first;
-            return {x.q + group.first * x.stride + digit * x.columns + u * unit_columns, x.stride, scratch.scales + laid, scratch.starts + laid};
+            const int8_t* const q = x.q + group.first * x.stride + digit * x.columns + u * unit_columns;
+            return {q, x.stride, scratch.scales + laid, scratch.starts + laid};
         };
         u == 0 ? Way::template add<size, num_tiles, true>(scratch, weight_scales, digit_of(0), group.sums)
                : Way::template add<size, num_tiles, false>(scratch, weight_scales, digit_of(0), group.sums);
@@ -348,7 +346,8 @@ static inline void multiply_unit(const PassScratch& scratch, const Vec* weight_s
 }
 
 template <typename Way>
-static inline void put_unit_sums(const LinearPart& task, const PassScratch& scratch, int64_t t, int num_tiles, int64_t begin, int64_t num_x) {
+static inline void put_unit_sums(const LinearPart& task, const PassScratch& scratch, int64_t t, int num_tiles, int64_t begin,
+                                 int64_t num_x) {
     if constexpr (lanes == 16) {
         put_many_outputs(task, t * packed_tile_rows, num_tiles, begin, num_x,
                          [&](int64_t m, int tile) { return scratch.sum(tile, Way::sum_of_row(m, num_x), 0); });
@@ -373,6 +372,12 @@ static void units_of_many_rows(const LinearPart& task, const QuantizedRows& x, v
         const int64_t begin = task.num_x * pass / num_passes, num_x = task.num_x * (pass + 1) / num_passes - begin;
         const QuantizedRows rows = x.from_row(begin);
         scratch.lay(rows, num_x);
+        // What is made ready after the unit u of tile t: the next one, or the first of a tile.
+        const auto after = [&](int64_t t, int64_t u) -> NextTile {
+            const int64_t tile = u + 1 < num_units ? t : t + unit_tiles_together, unit = (u + 1) % num_units;
+            const uint8_t* const data = task.weight.data + tile * tile_bytes + unit * U::bytes;
+            return {data, tile < task.last_tile ? U::bytes : 0, (num_x + 31) / 32};
+        };
         for (int64_t t = task.first_tile; t < task.last_tile; t += unit_tiles_together) {
             const int num_tiles = task.last_tile - t < unit_tiles_together ? 1 : unit_tiles_together;
             for (int64_t u = 0; u < num_units; ++u) {
@@ -382,10 +387,7 @@ static void units_of_many_rows(const LinearPart& task, const QuantizedRows& x, v
                     unit.expand(scratch.bytes[tile].quads);
                     for (int part = 0; part < tile_parts; ++part) weight_scales[tile * tile_parts + part] = unit.scales(part);
                 }
-                const bool is_last = u + 1 == num_units;
-                const int64_t next_tile = is_last ? t + unit_tiles_together : t, next_unit = is_last ? 0 : u + 1;
-                NextTile next(task.weight.data + next_tile * tile_bytes + next_unit * U::bytes,
-                              next_tile < task.last_tile ? U::bytes : 0, (num_x + 31) / 32);
+                NextTile next[unit_tiles_together] = {after(t, u), after(t + 1, u)};
                 num_tiles == 1 ? multiply_unit<Way, 1>(scratch, weight_scales, rows, u, num_x, next)
                                : multiply_unit<Way, 2>(scratch, weight_scales, rows, u, num_x, next);
             }

@@ -148,7 +148,7 @@ private:
         if constexpr (U::p.has_minima && U::has_factors)
             for (int i = 0; i < U::num_pairs; ++i) to.pairs[i][m] = U::pair_of_sums(x, u, digit, i);
         to.sums[m] = U::has_factors ? 0.0f : x.sums[u];
-        to.scales[m] = U::scale_of(x, u, digit);
+        to.scales[m] = x.digit_scale(u, digit);
     }
 };
 

@@ -116,11 +116,6 @@ public:
             return fma(minimum, splat(sum), values);
     }
 
-    // x's scale for a digit of a unit.
-    static float scale_of(const QuantizedRows& x, int64_t u, int64_t digit) {
-        return digit == 0 ? x.scales[u] : x.scales[u] * (1.0f / steps_of_a_digit);
-    }
-
 private:
     static constexpr int64_t head_bytes = p.head_bytes, bytes = head_bytes + num_groups * packed_group_bytes(p);
 

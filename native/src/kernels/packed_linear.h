@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void add_digit(const Unit<type>& un
     each_row<num_x>(x, [&](const QuantizedRows& row, int m) {
         const float sum = U::p.has_minima && !U::has_factors ? row.sums[u] : 0.0f;
         const Vec values = U::joined(scale, minimum, products[m], others[m], sum);
-        sums[m] = fma(values, splat(U::scale_of(row, u, digit)), sums[m]);
+        sums[m] = fma(values, splat(row.digit_scale(u, digit)), sums[m]);
     });
 }
 

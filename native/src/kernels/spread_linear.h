@@ -40,7 +40,7 @@ struct SpreadRows {
                 const QuantizedRows row = x.from_row(m);
                 const auto* const quads = reinterpret_cast<const FourBytes*>(row.q + digit * x.columns + u * U::columns);
                 for (int q = 0; q < scale_at; ++q) at(i, q, m) = IntVec{} + quads[q];
-                at(i, scale_at, m) = (IntVec)splat(U::scale_of(row, u, digit));
+                at(i, scale_at, m) = (IntVec)splat(row.digit_scale(u, digit));
                 for (int pair = 0; pair < U::num_pairs; ++pair)
                     at(i, sums_at + pair, m) = IntVec{} + U::pair_of_sums(row, u, digit, pair);
                 if constexpr (!U::has_factors)

@@ -69,8 +69,8 @@ static inline __m512i in_each_lane(const void* p) {
 }
 static inline __m512i words(int value) { return _mm512_set1_epi16(static_cast<short>(value)); }
 
-// Entries `first` … `first` + 15 of the table of each row of vector r: q * factor / steps, as bytes. The first eight are those with
-// even numbers.
+// Entries `first` … `first` + 15 of the table of each row of vector r: q * factor / steps, as bytes. The first eight are those
+// with even numbers.
 template <int bits, int first>
 static inline __m512i table_of(__m512i factors) {
     static constexpr auto words_of_q = [] {
@@ -97,7 +97,8 @@ static inline __attribute__((always_inline)) GroupHalves halves_of(const ByteUni
     if constexpr (bits < 6) {
         const __m512i factors = _mm512_maskz_shuffle_epi8(-1, in_each_lane(numbers), load_line(rows_as_low_bytes.at[r]));
         const __m512i fifteen = _mm512_set1_epi8(15);
-        const __m512i q[2] = {_mm512_and_si512(nibbles, fifteen), _mm512_and_si512(_mm512_maskz_srli_epi16(-1, nibbles, 4), fifteen)};
+        const __m512i q[2] = {_mm512_and_si512(nibbles, fifteen),
+                              _mm512_and_si512(_mm512_maskz_srli_epi16(-1, nibbles, 4), fifteen)};
         const __m512i table = table_of<bits, 0>(factors);
         GroupHalves bytes = {{_mm512_maskz_shuffle_epi8(-1, table, q[0]), _mm512_maskz_shuffle_epi8(-1, table, q[1])}};
         if constexpr (bits == 5) {
@@ -114,7 +115,7 @@ static inline __attribute__((always_inline)) GroupHalves halves_of(const ByteUni
         const __m512i pairs = load_line(unit.high_bits(g) + r / 2 * quad_bytes), nibble = words(15 << 10), top = words(0xc000);
         const auto times_1024 = [&](__m512i low_bits, int field) {
             const int shift = 14 - 2 * field - 8 * (r % 2);
-            const __m512i high_bits = shift < 0 ? _mm512_maskz_srli_epi16(-1, pairs, -shift) : _mm512_maskz_slli_epi16(-1, pairs, shift);
+            const __m512i high_bits = _mm512_maskz_slli_epi16(-1, pairs, shift);
             return _mm512_ternarylogic_epi32(top, high_bits, low_bits, 0xca);  // top ? high : low
         };
         const __m512i q[4] = {times_1024(_mm512_maskz_slli_epi16(-1, nibbles, 10), 0),
@@ -124,8 +125,8 @@ static inline __attribute__((always_inline)) GroupHalves halves_of(const ByteUni
         const __m512i rows = load_line(rows_as_words.at[r]);
         GroupHalves bytes;
         for (int half = 0; half < 2; ++half) {
-            const __m512i all = _mm512_castsi256_si512(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(numbers + 16 * half))));
-            const __m512i factors = _mm512_maskz_permutexvar_epi16(-1, rows, all);
+            const __m256i all = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(numbers + 16 * half)));
+            const __m512i factors = _mm512_maskz_permutexvar_epi16(-1, rows, _mm512_castsi256_si512(all));
             bytes.at[half] = _mm512_maskz_packs_epi16(-1, _mm512_mulhrs_epi16(q[2 * half], factors),
                                                       _mm512_mulhrs_epi16(q[2 * half + 1], factors));
         }
@@ -135,8 +136,10 @@ static inline __attribute__((always_inline)) GroupHalves halves_of(const ByteUni
 
 // Four vectors of [4 rows, 4 words] as quads: word c of all 16 rows beside each other.
 static inline void put_as_quads(const __m512i* rows, uint8_t* quads) {
-    const __m512i low01 = _mm512_maskz_unpacklo_epi32(-1, rows[0], rows[1]), high01 = _mm512_maskz_unpackhi_epi32(-1, rows[0], rows[1]);
-    const __m512i low23 = _mm512_maskz_unpacklo_epi32(-1, rows[2], rows[3]), high23 = _mm512_maskz_unpackhi_epi32(-1, rows[2], rows[3]);
+    const __m512i low01 = _mm512_maskz_unpacklo_epi32(-1, rows[0], rows[1]);
+    const __m512i high01 = _mm512_maskz_unpackhi_epi32(-1, rows[0], rows[1]);
+    const __m512i low23 = _mm512_maskz_unpacklo_epi32(-1, rows[2], rows[3]);
+    const __m512i high23 = _mm512_maskz_unpackhi_epi32(-1, rows[2], rows[3]);
     _mm512_storeu_si512(quads, _mm512_maskz_unpacklo_epi64(-1, low01, low23));
     _mm512_storeu_si512(quads + quad_bytes, _mm512_maskz_unpackhi_epi64(-1, low01, low23));
     _mm512_storeu_si512(quads + 2 * quad_bytes, _mm512_maskz_unpacklo_epi64(-1, high01, high23));
@@ -151,8 +154,10 @@ void ByteUnit<type>::expand(uint8_t* quads) const {
         for (int r = 0; r < 4; ++r) {
             const GroupHalves halves = halves_of(*this, g, r);
             __m512i floors = _mm512_set1_epi8(-128);
-            if constexpr (has_floors)
-                floors = _mm512_add_epi8(floors, _mm512_maskz_shuffle_epi8(-1, in_each_lane(numbers(g) + 16), load_line(rows_as_bytes.at[r])));
+            if constexpr (has_floors) {
+                const __m512i rows_of_r = load_line(rows_as_bytes.at[r]);
+                floors = _mm512_add_epi8(floors, _mm512_maskz_shuffle_epi8(-1, in_each_lane(numbers(g) + 16), rows_of_r));
+            }
             for (int half = 0; half < 2; ++half) rows[half][r] = _mm512_add_epi8(halves.at[half], floors);
         }
         for (int half = 0; half < 2; ++half) put_as_quads(rows[half], quads + (8 * g + 4 * half) * quad_bytes);
