@@ -20,11 +20,17 @@ void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim) 
     t.require_contiguous_tail(2);
 }
 
-WeightType type_named(std::string_view name) {
-    for (int i = 0; i < num_weight_types; ++i)
+namespace {
+
+WeightType type_named(std::string_view name, int num_types) {
+    for (int i = 0; i < num_types; ++i)
         if (name == weight_layouts[i].name) return static_cast<WeightType>(i);
     throw std::invalid_argument("no kernel for weights of type " + std::string(name));
 }
+
+}  // namespace
+
+WeightType packed_type_named(std::string_view name) { return type_named(name, num_packed_types); }
 
 WeightType type_of(const WeightTensor& weight) {
     const Tensor& t = weight.tensor;
@@ -35,16 +41,13 @@ WeightType type_of(const WeightTensor& weight) {
         throw std::invalid_argument(std::string(t.name) + " must be a floating point tensor or have a block type");
     }
     t.require_dtype(DType::u8);
-    return type_named(*weight.type);
+    return type_named(*weight.type, num_weight_types);
 }
 
 WeightType packed_type_of(const WeightTensor& packed) {
-    for (int i = num_weight_types; i < num_packed_types; ++i) {
-        if (packed.type != weight_layouts[i].name) continue;
-        packed.tensor.require_dtype(DType::u8);
-        return static_cast<WeightType>(i);
-    }
-    return type_of(packed);
+    if (!packed.type) return type_of(packed);
+    packed.tensor.require_dtype(DType::u8);
+    return packed_type_named(*packed.type);
 }
 
 }  // namespace trivium

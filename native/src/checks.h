@@ -23,7 +23,8 @@ void require_index(int64_t index, int64_t limit, const char* what);
 // [tokens, heads, dim] float32 whose heads are dense.
 void require_heads(const Tensor& t, int64_t tokens, int64_t heads, int64_t dim);
 
-WeightType type_named(std::string_view name);
+// Forms that no file has among them.
+WeightType packed_type_named(std::string_view name);
 WeightType type_of(const WeightTensor& weight);
 WeightType packed_type_of(const WeightTensor& packed);
 

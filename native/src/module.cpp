@@ -74,15 +74,9 @@ std::optional<Tensor> optional_view(nb::handle object, const char* name) {
     return view(object, name);
 }
 
-trivium::WeightType packed_type_named(std::string_view name) {
-    for (int i = 0; i < trivium::num_packed_types; ++i)
-        if (name == trivium::weight_layouts[i].name) return static_cast<trivium::WeightType>(i);
-    throw std::invalid_argument("no kernel for weights of type " + std::string(name));
-}
-
 // The type's name where it outlives the call.
 TypeName kept(TypeName type) {
-    return type ? TypeName(trivium::layout(packed_type_named(*type)).name) : std::nullopt;
+    return type ? TypeName(trivium::layout(trivium::packed_type_named(*type)).name) : std::nullopt;
 }
 
 }  // namespace
@@ -92,7 +86,9 @@ NB_MODULE(_native, m) {
 
     m.def(
         "packed_tile_bytes",
-        [](std::string_view type, int64_t columns) { return trivium::packed_tile_bytes(packed_type_named(type), columns); },
+        [](std::string_view type, int64_t columns) {
+            return trivium::packed_tile_bytes(trivium::packed_type_named(type), columns);
+        },
         "type"_a, "columns"_a, "Bytes of 16 packed rows.");
 
     m.def("can_be_byte_rows", &trivium::can_be_byte_rows, "columns"_a, "Whether a weight of so many columns can.");
@@ -120,7 +116,8 @@ NB_MODULE(_native, m) {
         .def_prop_ro("instruction_set", [](const Ops& self) { return self.kernels().name; })
         .def_prop_ro("num_threads", &Ops::num_threads)
         .def(
-            "expands", [](const Ops& self, std::string_view type) { return self.kernels().expands(packed_type_named(type)); },
+            "expands",
+            [](const Ops& self, std::string_view type) { return self.kernels().expands(trivium::packed_type_named(type)); },
             "type"_a, "Whether packed weights of the type are made ready anew for the tokens that are taken together.")
         .def(
             "pack",

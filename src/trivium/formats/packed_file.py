@@ -56,7 +56,7 @@ class SourceFile(Struct, frozen=True):
 
 class PackedWeight(Struct, frozen=True):
     name: str
-    type: str  # a name in QUANT_TYPES
+    type: str  # a name in QUANT_TYPES, or a form that no file of a model has
     shape: tuple[int, ...]  # of the weight, not of the packed bytes
     offset: int  # bytes from the start of the file
     nbytes: int

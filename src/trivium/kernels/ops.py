@@ -67,7 +67,7 @@ class Packing:
     data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
     checksum: Callable[[Tensor], int]  # of bytes
     memory: LargePages  # where packed weights lie
-    pack_as: Callable[[QuantizedTensor, str], PackedTensor]  # in another form than its blocks, a type that follows
+    pack_as: Callable[[QuantizedTensor, str], PackedTensor]  # in another form than its blocks: one of the types below
     rows_type: str  # the type of weights that are packed as rows of bytes
     takes_rows_of: Callable[[int], bool]  # whether weights of so many columns can be
     units_types: Mapping[str, str]  # types that can be units of bytes, and what they are then

@@ -14,7 +14,8 @@ from counted_memory import most_allocated
 from trivium.formats.source import open_source
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.few_shapes import products_bytes
-from trivium.kernels.select import reference_ops
+from trivium.kernels.native import native_state
+from trivium.kernels.select import reference_ops, select_ops
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.kv_cache import KVCache
 from trivium.models.load import random_model
@@ -181,3 +182,17 @@ def test_layers_and_logits_are_not_held_at_once_by_the_reference(memory: StepMem
     logits = 2 * 64 * (1 << 17) * 4
     assert logits < many_tokens.most_bytes(64, 1024)
     assert many_tokens.most_bytes(4096, 1024) < logits + many_tokens.layer_bytes(4096, 1024)
+
+
+@pytest.mark.skipif("native" not in native_state(), reason="the native kernels were not built")
+def test_weights_that_are_expanded_for_many_tokens_are_counted_with_as_many(tmp_path: Path) -> None:
+    """As program.cpp cuts steps: parts of all threads, and 512 tokens together for units of bytes."""
+    ops = select_ops("native", num_threads=1)
+    rows, units = (
+        StepMemory(spec_of(Build("any"), tmp_path), ops, torch.float32, "cpu", 1, 4, frozenset({type})).most_bytes(
+            2048, 1024
+        )
+        for type in ("BYTE_ROWS", "Q4_K_UNITS")
+    )
+    per_token = spec_of(Build("any"), tmp_path).activations_per_token * 4
+    assert units - rows == (520 - 136) * per_token

@@ -228,7 +228,7 @@ def kept(path: Path, wish: FormWish, directory: Path, ops: Ops, room: int = 1 <<
     packed = PackedOnDisk(directory, room, source, ops.packing, form.name)
     decoder = load_model(source, ops, torch.float32, "cpu", packed=packed, form=form)
     packed.wait()
-    assert set(types(decoder).values()) == {BYTE_ROWS if wish == "rows" else "Q4_1"}
+    assert set(types(decoder).values()) == {{"rows": BYTE_ROWS, "units": "Q4_K_UNITS"}.get(wish, "Q4_1")}
     return packed.state
 
 
@@ -242,6 +242,13 @@ def test_each_form_is_packed_once_and_kept_beside_the_other(tmp_path: Path, ops:
     for wish, file in zip(wishes, files, strict=True):
         assert kept(path, wish, directory, ops).endswith(f" from {file}")
     assert set(packed_files(directory, path)) == set(directory.iterdir()) == set(files)
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_units_are_packed_once_and_kept(tmp_path: Path, ops: Ops) -> None:
+    path, directory = saved(tmp_path, "Q4_K", hidden=256, wide=256), tmp_path / "packed"
+    assert "no packed file yet" in kept(path, "units", directory, ops)
+    assert kept(path, "units", directory, ops).endswith(f" from {packed_path(directory, path, 'units')}")
 
 
 @pytest.mark.usefixtures("tiny_models_are_kept_too")
