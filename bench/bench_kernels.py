@@ -27,6 +27,7 @@ from trivium.kernels.ops import Ops
 from trivium.kernels.sample import Draws, SampleBatch
 from trivium.kernels.select import native_ops, reference_ops
 from trivium.kernels.weights import LinearWeight, QuantizedTensor
+from trivium.types.kv import INT8_SCALE_BYTES
 
 REFERENCE = "reference"
 BLOCK_SIZE = 16  # tokens, the engine's own default
@@ -167,7 +168,8 @@ def caches(ops: Ops, model: Model, num_blocks: int) -> tuple[Tensor, Tensor]:
     """Zeros, in the dtype that the provider reads best."""
     dtype = getattr(torch, ops.kv_layout.dtypes("float32", BLOCK_SIZE, model.head_dim)[0])
     sizes = model.kv_heads, BLOCK_SIZE, model.head_dim
-    keys, values = (torch.zeros(num_blocks, model.kv_heads * BLOCK_SIZE * model.head_dim, dtype=dtype) for _ in "kv")
+    head = model.head_dim + (INT8_SCALE_BYTES if dtype == torch.int8 else 0)
+    keys, values = (torch.zeros(num_blocks, model.kv_heads * BLOCK_SIZE * head, dtype=dtype) for _ in "kv")
     return ops.kv_layout.keys(keys, *sizes), ops.kv_layout.values(values, *sizes)
 
 

@@ -31,7 +31,7 @@ struct Caches {
 
 // float32 and bfloat16: keys [num_blocks, heads, dim / pair, block_size, pair] and values [num_blocks, heads,
 // block_size / pair, dim, pair], with pairs of 1 or 2. int8: both [num_blocks, heads, block_size, dim + 4], whose bytes are
-// scales and then pairs.
+// scales and then fours.
 Caches caches_of(const Tensor& keys, const Tensor& values) {
     constexpr int64_t scale_bytes = 4;
     const auto paged = [](const Tensor& cache, int64_t element_bytes) -> PagedCache {
@@ -57,8 +57,10 @@ Caches caches_of(const Tensor& keys, const Tensor& values) {
     require(caches.block_size > 0, "key_cache must have a block size of at least 1");
     require(caches.dim > 0 && caches.dim <= max_kv_dim,
             "key_cache must have heads of 1 to " + std::to_string(max_kv_dim) + " dimensions");
-    require(caches.type == KVType::f32 || (caches.block_size % 2 == 0 && caches.dim % 2 == 0),
+    require(caches.type != KVType::bf16 || (caches.block_size % 2 == 0 && caches.dim % 2 == 0),
             "key_cache must have an even block size and even heads");
+    require(caches.type != KVType::int8 || (caches.block_size % 4 == 0 && caches.dim % 4 == 0),
+            "key_cache must have a block size and heads that are multiples of 4");
     return caches;
 }
 

@@ -39,13 +39,13 @@ struct LinearPart {
 enum class KVType : uint8_t { f32, bf16, int8 };
 
 // A cache of keys or of values, in blocks. What a head has in a block lies together, in words of 4 bytes, so that 16 words
-// beside each other are what one vector multiplies: an element (bfloat16: a pair of elements) of 16 keys, or of 16
-// dimensions of a value.
+// beside each other are what one vector multiplies: an element (bfloat16: a pair of elements, int8: four) of 16 keys, or of
+// 16 dimensions of a value.
 //
 //     float32   keys [dim][block_size]        values [block_size][dim]
 //     bfloat16  keys [dim / 2][block_size][2] values [block_size / 2][dim][2]
-//     int8      scales float32 [block_size], then as in bfloat16, in words of 2 bytes; an element is a whole number times its
-//               token's scale
+//     int8      scales float32 [block_size], then keys [dim / 4][block_size][4], values [block_size / 4][dim][4]; an element is
+//               a whole number times its token's scale, and its key is turned (kernels/head_bytes.h)
 struct PagedCache {
     uint8_t* data;
     int64_t block_bytes;  // from a block to the next

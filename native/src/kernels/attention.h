@@ -3,8 +3,11 @@
 // position and keys only: not on who else is computed, nor on which thread computed which tile.
 //
 // Queries of a row's heads that read one key head are "items"; a block of items shares each pass over a tile. Where rows
-// have a tile in the same blocks of the cache, it is read once, and their items form blocks together. Unless the cache is
-// float32, queries and softmax weights are rounded to bfloat16 (products.h).
+// have a tile in the same blocks of the cache, it is read once, and their items form blocks together.
+//
+// With a cache of bfloat16, queries and softmax weights are rounded to bfloat16 (products.h). With one of int8 they are whole
+// numbers too (byte_attention.h): a query's bytes have one scale, and so have an item's weights for a tile, each of which is
+// multiplied by the scale of its value before.
 #pragma once
 
 #include <math.h>
@@ -13,6 +16,7 @@
 #if defined(__AMX_BF16__)
 #include "amx_attention.h"
 #endif
+#include "byte_attention.h"
 #include "denormals.h"
 #include "paged_kv.h"
 #include "products.h"
@@ -93,15 +97,17 @@ template <KVType type, typename Products>
 class Attender {
     static constexpr int64_t max_items = Products::max_items;
     static constexpr int64_t tile_slices = attention_tile / slice_elements;
-    static constexpr bool in_bf16 = type != KVType::f32;  // are products computed
+    static constexpr bool in_bf16 = type == KVType::bf16;  // are products computed
+    static constexpr bool in_bytes = type == KVType::int8;
     typedef typename Products::Word Word;
 
 public:
     static AttentionSizes sizes(const Attention& a, int64_t num_items) {
         const int64_t dim = padded_dim(a), all = Mixed::num_floats(num_items, dim);
         const int64_t block = Mixed::num_floats(max_items, dim), tile = tile_slices * max_items * slice_elements;
-        constexpr int64_t to_align = 5 * vector_floats;
-        return {query_floats(num_items, dim) + all + block + tile + copied_tile_floats(dim) + to_align, all};
+        const int64_t bytes = in_bytes ? scale_floats(num_items) + tile_word_floats() : 0;
+        constexpr int64_t to_align = 7 * vector_floats;
+        return {query_floats(num_items, dim) + all + block + tile + bytes + copied_tile_floats(dim) + to_align, all};
     }
 
     Attender(const Attention& a, const AttentionPart& part)
@@ -121,6 +127,11 @@ public:
         block_result_ = Mixed::in(take(Mixed::num_floats(max_items, dim_)), max_items);
         scores_ = take(tile_slices * max_items * slice_elements);
         copies_ = take(copied_tile_floats(dim_));
+        if constexpr (in_bytes) {
+            query_scales_ = take(scale_floats(num_items_));
+            query_sums_ = reinterpret_cast<int32_t*>(query_scales_ + num_items_);
+            tile_weights_ = reinterpret_cast<Word*>(take(tile_word_floats()));
+        }
     }
 
     // Tiles first_tile … last_tile - 1: into part.results where there are such, else into part.out.
@@ -171,8 +182,12 @@ private:
     }
     // A block that is not full is read to its end.
     static int64_t query_floats(int64_t num_items, int64_t dim) {
+        if constexpr (in_bytes) return num_items * ByteProducts::words_of(dim);
         return (num_items * (dim / slice_elements) + max_items) * slice_elements;
     }
+
+    static int64_t scale_floats(int64_t num_items) { return 2 * num_items; }
+    static int64_t tile_word_floats() { return max_items * ByteProducts::words_of(attention_tile); }
 
     // Rows that have a tile in the same blocks, and their items.
     struct Run {
@@ -225,6 +240,7 @@ private:
         }
     }
 
+    // Of the float32, or bfloat16, that is multiplied.
     Rows<Word> queries(int64_t first_item) const {
         return {queries_ + first_item * row_words<Word>, num_items_ * row_words<Word>};
     }
@@ -242,15 +258,37 @@ private:
         each_item([&](int64_t item, int64_t token, int64_t head) {
             const float* const q =
                 a_.q + token * a_.q_token_stride + (part_.key_head * a_.group + head) * a_.q_head_stride;
-            for (int64_t d = 0; d < dim_; d += slice_elements) {
-                Vec elements[panel_vectors];
-                for (int v = 0; v < panel_vectors; ++v) {
-                    const Vec x = load_first(q + d + v * lanes, a_.dim - d - v * lanes);
-                    elements[v] = in_bf16 ? rounded_to_bf16(x) : x;
-                }
-                Products::put(elements, queries_ + (d / slice_elements * num_items_ + item) * row_words<Word>);
+            if constexpr (in_bytes) {
+                lay_bytes(q, item);
+            } else {
+                lay_floats(q, item);
             }
         });
+    }
+
+    void lay_floats(const float* q, int64_t item) {
+        for (int64_t d = 0; d < dim_; d += slice_elements) {
+            Vec elements[panel_vectors];
+            for (int v = 0; v < panel_vectors; ++v) {
+                const Vec x = load_first(q + d + v * lanes, a_.dim - d - v * lanes);
+                elements[v] = in_bf16 ? rounded_to_bf16(x) : x;
+            }
+            Products::put(elements, queries_ + (d / slice_elements * num_items_ + item) * row_words<Word>);
+        }
+    }
+
+    void lay_bytes(const float* q, int64_t item) {
+        // Turning takes so long that the processor does not look as far ahead as the next token's query.
+        for (int64_t d = 0; d < a_.dim; d += line_bytes / 4) __builtin_prefetch(q + 2 * a_.q_token_stride + d);
+        HeadBytes head;
+        take_turned(q, a_.dim, head);
+        query_scales_[item] = head.scale;
+        query_sums_[item] = head.sum;
+        for (int64_t d = 0; d < a_.dim; d += lanes) {
+            IntVec bytes;
+            for (int i = 0; i < lanes; ++i) bytes[i] = head.bytes[d + i];
+            ByteSteps::put(bytes, queries_ + item * ByteProducts::words_of(dim_), d);
+        }
     }
 
     // The block's softmax over the tile's keys. False where no item of it sees one of them.
@@ -264,14 +302,15 @@ private:
         };
         const Range seen = seen_of(first_item, first_item + items - 1);
         if (seen.first >= seen.last) return false;
-        score(tile, queries(first_item), items, seen, first_item == run.first_item && !Stored<type>::has_scales);
+        score(tile, first_item, items, seen, first_item == run.first_item);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
         const Range seen_by_all = {seen_of(first_item + items - 1, first_item + items - 1).first,
                                    seen_of(first_item, first_item).last};
         const bool is_whole = seen_by_all.first == 0 && seen_by_all.last == attention_tile;
         const auto seen_of_item = [&](int64_t i) { return seen_of(first_item + i, first_item + i); };
-        is_whole ? weigh_items<true>(tile, items, slices, seen_of_item) : weigh_items<false>(tile, items, slices, seen_of_item);
-        mix(tile, items, slices, seen.last);
+        is_whole ? weigh_items<true>(tile, first_item, items, slices, seen_of_item)
+                 : weigh_items<false>(tile, first_item, items, slices, seen_of_item);
+        mix(tile, items, seen);
         return true;
     }
 
@@ -302,20 +341,17 @@ private:
     static void fetch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 
     void fetch_keys(const KeyTile& tile, int64_t group) const {
-        for (int64_t row = 0; row < rows_per_pair(type) * a_.dim / 2; ++row)
+        for (int64_t row = 0; row < a_.dim / elements_per_word<type>; ++row)
             fetch(tile.keys[group] + row * tile.key_row_bytes);
     }
 
     void fetch_values(const KeyTile& tile, int64_t group) const {
-        const int64_t num_rows = rows_per_pair(type) * group_columns / 2;
+        const int64_t num_rows = group_columns / elements_per_word<type>;
         for (int64_t i = 0; i < num_rows * tile.value_row_bytes; i += line_bytes) fetch(tile.values[group] + i);
     }
 
     // With `fetches` keys and values come before their use; later blocks find them in the cache.
-    void score(const KeyTile& tile, const Rows<Word>& rows, int64_t items, Range seen, bool fetches) {
-        const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
-        const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
-        const Slices slices = {0, num_slices, num_pairs - (num_slices - 1) * slice_pairs};
+    void score(const KeyTile& tile, int64_t first_item, int64_t items, Range seen, bool fetches) {
         const int64_t first_group = seen.first / group_columns;
         const int64_t last_group = (seen.last + group_columns - 1) / group_columns;
         for (int64_t g = first_group; fetches && g < last_group && g < first_group + groups_ahead; ++g)
@@ -328,30 +364,61 @@ private:
                     if (!Products::needs_whole_slices) fetch_values(tile, g);  // else they were copied just now
                 }
             }
-            Products::multiply(static_cast<int>(items), together, rows, slices,
-                               KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice},
-                               scores_of(group / 2, 0) + group % 2 * group_columns);
+            multiply_keys(tile, first_item, static_cast<int>(items), group, together);
             group += together;
         }
     }
 
+    // Scores of groups of keys that lie in one slice. Of bytes they are not multiplied by the query's scale.
+    void multiply_keys(const KeyTile& tile, int64_t first_item, int items, int64_t group, int num_groups) {
+        float* const scores = scores_of(group / 2, 0) + group % 2 * group_columns;
+        if constexpr (in_bytes) {
+            const int64_t row_words = ByteProducts::words_of(dim_);
+            const float* const scales = tile.key_scales + group * group_columns;
+            ByteProducts::multiply<false>(
+                items, num_groups, queries_ + first_item * row_words, row_words, 0, 1, a_.dim / 4,
+                [&](int64_t, int64_t g) { return tile.keys[group + g]; }, tile.key_row_bytes,
+                [&](int item, int64_t g, int v, IntVec sums) {
+                    const int64_t key = g * group_columns + v * lanes;
+                    const Vec products = to_float(sums - 128 * query_sums_[first_item + item]);
+                    store(scores + item * slice_elements + key, products * load(scales + key));
+                });
+        } else {
+            const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
+            const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
+            Products::multiply(items, num_groups, queries(first_item),
+                               Slices{0, num_slices, num_pairs - (num_slices - 1) * slice_pairs},
+                               KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice}, scores);
+        }
+    }
+
+    // Of an item's scores, to units of log2.
+    float scale_of(int64_t item) const { return in_bytes && a_.softcap == 0.0f ? scale_ * query_scales_[item] : scale_; }
+
     // Puts weights in the place of scores. `is_whole`: every item sees every key of the tile.
     template <bool is_whole, typename SeenOf>
-    void weigh_items(const KeyTile& tile, int64_t items, Range slices, const SeenOf& seen_of) {
+    void weigh_items(const KeyTile& tile, int64_t first_item, int64_t items, Range slices, const SeenOf& seen_of) {
         constexpr Range all = {0, tile_slices};
         for (int64_t first = 0; first < items; first += lanes) {
             const int64_t count = items - first < lanes ? items - first : lanes;
-            keep_largest(first, count, [&](int64_t i) {
-                return is_whole ? find_largest(tile, all, {0, attention_tile}, first + i)
-                                : find_largest(tile, slices, seen_of(first + i), first + i);
+            keep_largest(first_item, first, count, [&](int64_t i) {
+                return is_whole ? find_largest(all, {0, attention_tile}, first_item, first + i)
+                                : find_largest(slices, seen_of(first + i), first_item, first + i);
             });
         }
-        for (int64_t i = 0; i < items; ++i) weigh(tile, is_whole ? all : slices, i);
+        for (int64_t i = 0; i < items; ++i) {
+            const float scale = scale_of(first_item + i);
+            if constexpr (in_bytes) {
+                weigh_as_bytes(tile, is_whole ? all : slices, scale, i);
+            } else {
+                weigh(is_whole ? all : slices, scale, i);
+            }
+        }
     }
 
-    // Of items first …, from vectors that have it among their lanes.
+    // Of the block's items first …, from vectors that have it among their lanes.
     template <typename LanesOf>
-    void keep_largest(int64_t first, int64_t count, const LanesOf& lanes_of) {
+    void keep_largest(int64_t first_item, int64_t first, int64_t count, const LanesOf& lanes_of) {
         float largest[lanes];
 #if defined(__AVX512F__)
         Vec all[lanes] = {};
@@ -361,7 +428,7 @@ private:
         for (int64_t i = 0; i < count; ++i) largest[i] = lane_max(lanes_of(i));
 #endif
         for (int64_t i = 0; i < count; ++i) {
-            const float highest = largest[i] * scale_;
+            const float highest = largest[i] * scale_of(first_item + first + i);
             block_result_.largest[first + i] = highest > nothing_seen ? highest : nothing_seen;
         }
     }
@@ -375,12 +442,8 @@ private:
                 use(scores_of(slice, item) + v * lanes, slice * slice_elements + v * lanes);
     }
 
-    // Scales and caps an item's scores, puts -infinity for keys outside `seen`, and gives lanes of which one is the largest.
-    inline __attribute__((always_inline)) Vec find_largest(const KeyTile& tile, Range slices, Range seen, int64_t item) {
-        if constexpr (Stored<type>::has_scales)
-            each_score(slices, item, [&](float* scores, int64_t key) {
-                store(scores, load(scores) * load(tile.key_scales + key));
-            });
+    // Caps an item's scores, puts -infinity for keys outside `seen`, and gives lanes of which one is the largest.
+    inline __attribute__((always_inline)) Vec find_largest(Range slices, Range seen, int64_t first_item, int64_t item) {
         if (seen.first > slices.first * slice_elements || seen.last < slices.last * slice_elements)
             each_score(slices, item, [&](float* scores, int64_t key) {
                 const IntVec keys = static_cast<int32_t>(key) + lane_numbers();
@@ -388,15 +451,17 @@ private:
                 store(scores, is_seen ? load(scores) : splat(-INFINITY));
             });
         if (a_.softcap != 0.0f)
-            each_score(slices, item, [&](float* scores, int64_t) { store(scores, cap(load(scores))); });
+            each_score(slices, item, [&](float* scores, int64_t) {
+                store(scores, cap(load(scores), in_bytes ? a_.scale * query_scales_[first_item + item] : a_.scale));
+            });
         Vec largest = splat(-INFINITY);
         each_score(slices, item, [&](float* scores, int64_t) { largest = max(largest, load(scores)); });
         return largest;
     }
 
-    inline __attribute__((always_inline)) void weigh(const KeyTile& tile, Range slices, int64_t item) {
+    inline __attribute__((always_inline)) void weigh(Range slices, float scale_of_item, int64_t item) {
         constexpr int degree = in_bf16 ? 3 : 5;
-        const Vec scale = splat(scale_), shift = splat(-block_result_.largest[item]);
+        const Vec scale = splat(scale_of_item), shift = splat(-block_result_.largest[item]);
         Vec sums[group_vectors] = {};
 #pragma GCC unroll 4
         for (int64_t slice = slices.first; slice < slices.last; ++slice) {
@@ -406,28 +471,58 @@ private:
                 weights[v] = exp2<degree>(fma(load(row + v * lanes), scale, shift));
                 if constexpr (in_bf16) weights[v] = to_nearest_bf16(weights[v]);
                 sums[v % group_vectors] += weights[v];
-                if constexpr (Stored<type>::has_scales) {
-                    const Vec scales = load(tile.value_scales + slice * slice_elements + v * lanes);
-                    weights[v] = to_nearest_bf16(weights[v] * scales);
-                }
             }
             Products::put(weights, reinterpret_cast<Word*>(row));
         }
         for (int v = 0; v < group_vectors; ++v) store(block_result_.weights + 16 * item + v * lanes, sums[v]);
     }
 
-    Vec cap(Vec scores) const {
-        const Vec capped = soft_cap(scores * a_.scale, a_.softcap);
+    // Weights times their values' scales, as bytes with one scale for the tile.
+    inline __attribute__((always_inline)) void weigh_as_bytes(const KeyTile& tile, Range slices, float scale_of_item, int64_t item) {
+        const Vec scale = splat(scale_of_item), shift = splat(-block_result_.largest[item]);
+        Vec sums[group_vectors] = {};
+        IntVec largest = IntVec{};  // bits of numbers that are not below 0: those of what is no number are most
+        each_score(slices, item, [&](float* scores, int64_t key) {
+            const Vec weights = exp2<3>(fma(load(scores), scale, shift));
+            sums[key / lanes % group_vectors] += weights;
+            const Vec scaled = weights * load(tile.value_scales + key);
+            largest = max((IntVec)scaled & 0x7fffffff, largest);
+            store(scores, scaled);
+        });
+        for (int v = 0; v < group_vectors; ++v) store(block_result_.weights + 16 * item + v * lanes, sums[v]);
+        const float most = bits_to_float(static_cast<uint32_t>(lane_max(largest)));
+        weight_scales_[item] = most / largest_weight;
+        const Vec inverse = splat(most > 1e-36f ? largest_weight / most : 0.0f);
+        Word* const row = tile_weights_ + item * ByteProducts::words_of(attention_tile);
+        each_score(slices, item, [&](float* scores, int64_t key) { ByteSteps::put(rounded(load(scores) * inverse), row, key); });
+    }
+
+    Vec cap(Vec scores, float scale) const {
+        const Vec capped = soft_cap(scores * scale, a_.softcap);
         return scores == splat(-INFINITY) ? scores : capped;
     }
 
-    void mix(const KeyTile& tile, int64_t items, Range slices, int64_t last_key) {
-        const int64_t last_pairs = (last_key - (slices.last - 1) * slice_elements + 1) / 2;
-        for (int64_t d = 0; d < a_.dim; d += panel_columns)
-            Products::multiply(static_cast<int>(items), a_.dim - d > group_columns ? 2 : 1,
-                               Rows<Word>{reinterpret_cast<const Word*>(scores_), max_items * row_words<Word>},
-                               Slices{slices.first, slices.last, last_pairs},
-                               ValueColumns{tile.values, tile.value_row_bytes, d}, block_result_.panel(d, 0));
+    void mix(const KeyTile& tile, int64_t items, Range seen) {
+        const int64_t last_slice = (seen.last + slice_elements - 1) / slice_elements;
+        const Slices slices = {seen.first / slice_elements, last_slice,
+                               (seen.last - (last_slice - 1) * slice_elements + 1) / 2};
+        for (int64_t d = 0; d < a_.dim; d += panel_columns) {
+            const int num_groups = a_.dim - d > group_columns ? 2 : 1;
+            if constexpr (in_bytes) {
+                ByteProducts::multiply<true>(
+                    static_cast<int>(items), num_groups, tile_weights_, ByteProducts::words_of(attention_tile),
+                    seen.first / group_columns, (seen.last + group_columns - 1) / group_columns, group_columns / 4,
+                    [&](int64_t keys, int64_t g) { return tile.values[keys] + 4 * (d + g * group_columns); }, tile.value_row_bytes,
+                    [&](int item, int64_t g, int v, IntVec sums) {
+                        store(block_result_.panel(d, item) + g * group_columns + v * lanes,
+                              to_float(sums) * weight_scales_[item]);
+                    });
+            } else {
+                Products::multiply(static_cast<int>(items), num_groups,
+                                   Rows<Word>{reinterpret_cast<const Word*>(scores_), max_items * row_words<Word>}, slices,
+                                   ValueColumns{tile.values, tile.value_row_bytes, d}, block_result_.panel(d, 0));
+            }
+        }
     }
 
     void write_out() {
@@ -459,11 +554,18 @@ private:
     const int64_t dim_;  // padded to whole slices
     const int64_t num_items_;
     const float scale_;   // of scores, which are capped first where they are, to units of log2
-    Word* queries_;       // [slices, items, row_words]
+    Word* queries_;       // [slices, items, row_words]; of bytes [items, words of a head]
     Mixed totals_;        // of all items
     Mixed block_result_;  // of a block's items over one tile
     float* scores_;       // [slices of a tile, max_items, 32], and then weights as words
     float* copies_;       // of keys and values that cannot be read where they lie
+
+    // Of a cache of bytes.
+    static constexpr float largest_weight = 255.0f;
+    float* query_scales_ = nullptr;   // [items]
+    int32_t* query_sums_ = nullptr;   // [items], of their bytes
+    Word* tile_weights_ = nullptr;    // [max_items, words of a tile's weights]
+    float weight_scales_[max_items];  // of a block's items
 };
 
 #if defined(__AMX_BF16__)
@@ -478,6 +580,8 @@ static auto with_attender(KVType type, [[maybe_unused]] int64_t num_items, const
     return with_kv_type(type, [&]<KVType stored>() {
         if constexpr (stored == KVType::f32) {
             return use.template operator()<Attender<stored, VectorProducts<KVType::f32, MultiplyAdds<KVType::f32>>>>();
+        } else if constexpr (stored == KVType::int8) {
+            return use.template operator()<Attender<stored, ByteProducts>>();
         } else {
 #if defined(__AMX_BF16__)
             if (num_items >= TileProducts::fewest_items)

@@ -4,68 +4,43 @@
 
 #include "../kernels.h"
 #include "decode.h"
+#include "head_bytes.h"
 #include "products.h"
 
 namespace trivium::TRIVIUM_ISA {
 
-// How an element is stored. A "word" is what lies together: one element of float32, else a pair.
+// How an element is stored. What lies together is a "word" of 4 bytes: one element, a pair, or four.
 template <KVType type>
 struct Stored;
 
 template <>
 struct Stored<KVType::f32> {
     typedef float Element;
-    typedef uint32_t Word;
     static constexpr bool has_scales = false;
-    static void store_row(const float* x, int64_t dim, float, Element* out) { memcpy(out, x, 4 * dim); }
-    static uint32_t expanded(Word word) { return word; }
 };
 
 template <>
 struct Stored<KVType::bf16> {
     typedef uint16_t Element;
-    typedef uint32_t Word;
     static constexpr bool has_scales = false;
-    static void store_row(const float* x, int64_t dim, float, Element* out) {
-        for (int64_t d = 0; d < dim; ++d) out[d] = float_to_bf16(x[d]);
-    }
-    static uint32_t expanded(Word word) { return word; }
 };
 
-// Whole numbers of up to 127, which bfloat16 holds exactly. A token's head has a scale of its own.
+// A token's head has a scale of its own. Bytes of keys are 128 more than they are.
 template <>
 struct Stored<KVType::int8> {
     typedef uint8_t Element;
-    typedef uint16_t Word;
     static constexpr bool has_scales = true;
-    static void store_row(const float* x, int64_t dim, float scale, Element* out) {
-        const Vec inverse = splat(1.0f / scale), rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are n
-        for (int64_t d = 0; d < dim; d += lanes) {
-            const int64_t count = dim - d < lanes ? dim - d : lanes;
-            float part[lanes] = {};
-            memcpy(part, x + d, 4 * count);
-            const WordVec whole = (WordVec)fma(load(part), inverse, rounder);
-            for (int64_t i = 0; i < count; ++i) out[d + i] = static_cast<uint8_t>(whole[i]);
-        }
-    }
-    static uint32_t expanded(Word word) {
-        const float lower = static_cast<int8_t>(word & 255), upper = static_cast<int8_t>(word >> 8);
-        uint32_t lower_bits, upper_bits;
-        memcpy(&lower_bits, &lower, sizeof lower_bits);
-        memcpy(&upper_bits, &upper, sizeof upper_bits);
-        return lower_bits >> 16 | upper_bits;
-    }
 };
 
 template <KVType type>
-constexpr int64_t elements_per_word = sizeof(typename Stored<type>::Word) / sizeof(typename Stored<type>::Element);
+constexpr int64_t elements_per_word = 4 / int64_t{sizeof(typename Stored<type>::Element)};
 
 // A head's part of a block: scales of its tokens, where there are such, and then its words.
 template <KVType type>
 struct HeadBlock {
     typedef typename Stored<type>::Element Element;
-    typedef typename Stored<type>::Word Word;
-    static constexpr int64_t pair = elements_per_word<type>;
+    typedef uint32_t Word;
+    static constexpr int64_t together = elements_per_word<type>;
 
     uint8_t* memory;
     int64_t block_size;
@@ -73,46 +48,53 @@ struct HeadBlock {
 
     float* scales() const { return reinterpret_cast<float*>(memory); }
     uint8_t* words() const { return memory + (Stored<type>::has_scales ? 4 * block_size : 0); }
-    // A token's words: of its key, one in each `block_size` words; of its value and its neighbour's, `dim` words.
+    // A token's words: of its key, one in each `block_size` words; of its value and its neighbours', `dim` words.
     Word* key_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token; }
-    Word* value_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token / pair * dim; }
+    Word* value_words(int64_t token) const { return reinterpret_cast<Word*>(words()) + token / together * dim; }
 
     void write_key(int64_t token, const Element* row) const {
         Word* const column = key_words(token);
-        for (int64_t i = 0; i < dim / pair; ++i) memcpy(column + i * block_size, row + i * pair, sizeof(Word));
+        for (int64_t i = 0; i < dim / together; ++i) memcpy(column + i * block_size, row + i * together, sizeof(Word));
     }
     void write_value(int64_t token, const Element* row) const {
-        Element* const out = reinterpret_cast<Element*>(value_words(token)) + token % pair;
-        for (int64_t d = 0; d < dim; ++d) out[d * pair] = row[d];
+        Element* const out = reinterpret_cast<Element*>(value_words(token)) + token % together;
+        for (int64_t d = 0; d < dim; ++d) out[d * together] = row[d];
     }
-    // Of `token`, which is even, and of the one after it.
-    void write_values(int64_t token, const Element* first, const Element* second) const {
+    // Of `token`, which is the first of its words, and of those after it.
+    void write_values(int64_t token, const Element* const (&rows)[together]) const {
         Element* const out = reinterpret_cast<Element*>(value_words(token));
-        for (int64_t d = 0; d < dim; ++d) {
-            out[2 * d] = first[d];
-            out[2 * d + 1] = second[d];
-        }
+        for (int64_t d = 0; d < dim; ++d)
+            for (int64_t i = 0; i < together; ++i) out[together * d + i] = rows[i][d];
     }
 };
 
-// The elements of a token's head, and their scale.
+// The elements of a token's head, and their scale where they have one.
 template <KVType type>
 struct StoredRow {
-    static constexpr float nothing = 1e-30f;  // a scale of less would have no inverse
-
-    typename Stored<type>::Element elements[max_kv_dim];
+    alignas(64) typename Stored<type>::Element elements[max_kv_dim];
     float scale;
 
-    StoredRow(const float* x, int64_t dim) : scale(1.0f) {
-        if constexpr (Stored<type>::has_scales) {
-            float largest = 0.0f;
-            for (int64_t d = 0; d < dim; ++d) {
-                const float size = x[d] < 0 ? -x[d] : x[d];
-                largest = size > largest || size != size ? size : largest;  // what is not a number stays
-            }
-            if (!(largest < nothing)) scale = largest / 127.0f;
+    void take_key(const float* x, int64_t dim) {
+        if constexpr (type == KVType::int8) {
+            HeadBytes head;
+            take_turned(x, dim, head);
+            scale = head.scale;
+            for (int64_t d = 0; d < dim; ++d) elements[d] = static_cast<uint8_t>(head.bytes[d]) ^ 0x80;
+        } else {
+            take_value(x, dim);
         }
-        Stored<type>::store_row(x, dim, scale, elements);
+    }
+    void take_value(const float* x, int64_t dim) {
+        if constexpr (type == KVType::int8) {
+            HeadBytes head;
+            take_as_it_is(x, dim, head);
+            scale = head.scale;
+            memcpy(elements, head.bytes, dim);
+        } else if constexpr (type == KVType::bf16) {
+            for (int64_t d = 0; d < dim; ++d) elements[d] = float_to_bf16(x[d]);
+        } else {
+            memcpy(elements, x, 4 * dim);
+        }
     }
 };
 
@@ -155,7 +137,7 @@ static inline void transpose(__m512i (&rows)[16]) {
     }
 }
 
-// Keys of bfloat16 of sixteen tokens that lie beside each other.
+// Keys of sixteen tokens that lie beside each other.
 static void write_key_group(const float* x, int64_t x_stride, const HeadBlock<KVType::bf16>& block, int64_t token) {
     for (int64_t d = 0; d < block.dim; d += 2 * lanes) {
         __m512i words[16];
@@ -168,38 +150,48 @@ static void write_key_group(const float* x, int64_t x_stride, const HeadBlock<KV
     }
 }
 
+static void write_key_group(const float* x, int64_t x_stride, const HeadBlock<KVType::int8>& block, int64_t token) {
+    StoredRow<KVType::int8> rows[group_columns];
+    for (int i = 0; i < group_columns; ++i) {
+        rows[i].take_key(x + i * x_stride, block.dim);
+        block.scales()[token + i] = rows[i].scale;
+    }
+    for (int64_t d = 0; d < block.dim; d += 4 * lanes) {
+        __m512i words[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) words[i] = _mm512_load_si512(rows[i].elements + d);
+        transpose(words);
+        uint32_t* const row = block.key_words(token) + d / 4 * block.block_size;
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(row + i * block.block_size, words[i]);
+    }
+}
+
 #endif
 
-// How many tokens from `first` on are written at once: those of a group of columns, or one.
-template <KVType type>
-static int64_t keys_together([[maybe_unused]] const KVWrite& w, [[maybe_unused]] int64_t first) {
-#if defined(__AVX512F__)
-    if constexpr (type == KVType::bf16) {
-        const int64_t slot = w.slots[first];
-        if (w.num_tokens - first < group_columns || w.block_size % group_columns || slot % group_columns || w.dim % (2 * lanes))
-            return 1;
-        for (int64_t i = 1; i < group_columns; ++i)
-            if (w.slots[first + i] != slot + i) return 1;
-        return group_columns;
-    }
-#endif
-    return 1;
+// Do tokens from `first` on lie beside each other, `count` of them, the first at a multiple of that?
+static bool lie_together(const KVWrite& w, int64_t first, int64_t count) {
+    const int64_t slot = w.slots[first];
+    if (w.num_tokens - first < count || w.block_size % count || slot % count) return false;
+    for (int64_t i = 1; i < count; ++i)
+        if (w.slots[first + i] != slot + i) return false;
+    return true;
 }
 
 template <KVType type>
 static void write_keys_of(const KVWrite& w) {
-    for (int64_t i = 0, together; i < w.num_tokens; i += together) {
-        together = keys_together<type>(w, i);
+    for (int64_t i = 0; i < w.num_tokens; ++i) {
+        const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
+        const int64_t token = w.slots[i] % w.block_size;
 #if defined(__AVX512F__)
-        if constexpr (type == KVType::bf16)
-            if (together > 1) {
-                write_key_group(w.x + i * w.x_stride, w.x_stride, block_of_slot<type>(w, w.slots[i]), w.slots[i] % w.block_size);
+        if constexpr (type != KVType::f32)
+            if (w.dim % (lanes * elements_per_word<type>) == 0 && lie_together(w, i, group_columns)) {
+                write_key_group(w.x + i * w.x_stride, w.x_stride, block, token);
+                i += group_columns - 1;
                 continue;
             }
 #endif
-        const StoredRow<type> row(w.x + i * w.x_stride, w.dim);
-        const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
-        const int64_t token = w.slots[i] % w.block_size;
+        StoredRow<type> row;
+        row.take_key(w.x + i * w.x_stride, w.dim);
         if constexpr (Stored<type>::has_scales) block.scales()[token] = row.scale;
         block.write_key(token, row.elements);
     }
@@ -207,21 +199,21 @@ static void write_keys_of(const KVWrite& w) {
 
 template <KVType type>
 static void write_values_of(const KVWrite& w) {
-    for (int64_t i = 0; i < w.num_tokens; ++i) {
-        const StoredRow<type> row(w.x + i * w.x_stride, w.dim);
+    constexpr int64_t together = elements_per_word<type>;
+    StoredRow<type> rows[together];
+    for (int64_t i = 0; i < w.num_tokens;) {
         const HeadBlock<type> block = block_of_slot<type>(w, w.slots[i]);
-        const int64_t token = w.slots[i] % w.block_size;
-        if constexpr (Stored<type>::has_scales) block.scales()[token] = row.scale;
-        if constexpr (HeadBlock<type>::pair == 2) {
-            if (token % 2 == 0 && i + 1 < w.num_tokens && w.slots[i + 1] == w.slots[i] + 1) {
-                ++i;
-                const StoredRow<type> next(w.x + i * w.x_stride, w.dim);
-                if constexpr (Stored<type>::has_scales) block.scales()[token + 1] = next.scale;
-                block.write_values(token, row.elements, next.elements);
-                continue;
-            }
+        const int64_t token = w.slots[i] % w.block_size, count = lie_together(w, i, together) ? together : 1;
+        const typename Stored<type>::Element* elements[together];
+        for (int64_t j = 0; j < count; ++j, ++i) {
+            rows[j].take_value(w.x + i * w.x_stride, w.dim);
+            elements[j] = rows[j].elements;
+            if constexpr (Stored<type>::has_scales) block.scales()[token + j] = rows[j].scale;
         }
-        block.write_value(token, row.elements);
+        if (count == together)
+            block.write_values(token, elements);
+        else
+            block.write_value(token, elements[0]);
     }
 }
 
@@ -269,10 +261,10 @@ public:
           key_head_(key_head),
           padded_dim_(padded_dim),
           has_whole_groups_(a.block_size % group_columns == 0),
-          reads_keys_(has_whole_groups_ && sizeof(Word) == 4 && a.dim % (needs_whole_slices ? slice_elements : 4) == 0),
-          reads_values_(has_whole_groups_ && sizeof(Word) == 4 && a.dim % group_columns == 0 && !needs_whole_slices),
+          reads_keys_(has_whole_groups_ && a.dim % (needs_whole_slices ? slice_elements : 4) == 0),
+          reads_values_(has_whole_groups_ && a.dim % group_columns == 0 && !needs_whole_slices),
           key_copies_(reinterpret_cast<uint32_t*>(copies)),
-          value_copies_(key_copies_ + attention_tile * padded_dim / Block::pair) {}
+          value_copies_(key_copies_ + attention_tile * padded_dim / Block::together) {}
 
     // The tile of positions base … of the row that has the table; those in begin … end - 1 may be read.
     void read(const int32_t* table, int64_t begin, int64_t end, int64_t base, KeyTile& tile) {
@@ -290,20 +282,16 @@ public:
             tile.values[g] = reads_values_ && wholly ? bytes(value_words(first))
                                                      : copy_values(first, g, wholly, tile.value_row_bytes / 4);
         }
-        if constexpr (Stored<type>::has_scales) {
-            for (int64_t i = 0; i < attention_tile; ++i) {
-                tile.key_scales[i] = is_seen(base + i) ? block(a_.keys, base + i).scales()[token(base + i)] : 1.0f;
-                tile.value_scales[i] = is_seen(base + i) ? block(a_.values, base + i).scales()[token(base + i)] : 0.0f;
-            }
-        }
+        if constexpr (Stored<type>::has_scales)
+            for (int64_t i = 0; i < attention_tile; i += group_columns) read_scales(base + i, tile, i);
     }
 
     // Keys and values of a group of positions of the row that was read last come into the second-level cache.
     void fetch_group(int64_t first) const {
         if (!has_whole_groups_) return;
-        for (int64_t row = 0; row < a_.dim / Block::pair; ++row) __builtin_prefetch(key_words(first) + row * a_.block_size, 0, 2);
+        for (int64_t row = 0; row < a_.dim / Block::together; ++row) __builtin_prefetch(key_words(first) + row * a_.block_size, 0, 2);
         const uint8_t* const values = bytes(value_words(first));
-        for (int64_t i = 0; i < group_columns / Block::pair * a_.dim * int64_t{sizeof(Word)}; i += line_bytes)
+        for (int64_t i = 0; i < group_columns / Block::together * a_.dim * int64_t{sizeof(Word)}; i += line_bytes)
             __builtin_prefetch(values + i, 0, 2);
     }
 
@@ -319,39 +307,59 @@ private:
     const Word* key_words(int64_t position) const { return block(a_.keys, position).key_words(token(position)); }
     const Word* value_words(int64_t position) const { return block(a_.values, position).value_words(token(position)); }
 
+    void read_scales(int64_t first, KeyTile& tile, int64_t place) const {
+        if (has_whole_groups_ && first >= begin_ && first + group_columns <= end_) {
+            memcpy(tile.key_scales + place, block(a_.keys, first).scales() + token(first), 4 * group_columns);
+            memcpy(tile.value_scales + place, block(a_.values, first).scales() + token(first), 4 * group_columns);
+            return;
+        }
+        for (int64_t i = 0; i < group_columns; ++i) {
+            const bool seen = is_seen(first + i);
+            tile.key_scales[place + i] = seen ? block(a_.keys, first + i).scales()[token(first + i)] : 1.0f;
+            tile.value_scales[place + i] = seen ? block(a_.values, first + i).scales()[token(first + i)] : 0.0f;
+        }
+    }
+
     const uint8_t* copy_keys(int64_t first, int64_t group) {
-        const int64_t num_rows = padded_dim_ / Block::pair, rows = a_.dim / Block::pair;
+        const int64_t num_rows = padded_dim_ / Block::together, rows = a_.dim / Block::together;
         uint32_t* const copy = key_copies_ + group * group_columns * num_rows;
         if (has_whole_groups_) {
             const Word* const words = key_words(first);
             for (int64_t row = 0; row < rows; ++row)
-                for (int64_t i = 0; i < group_columns; ++i)
-                    copy[row * group_columns + i] = Stored<type>::expanded(words[row * a_.block_size + i]);
+                memcpy(copy + row * group_columns, words + row * a_.block_size, 4 * group_columns);
         } else {
             for (int64_t i = 0; i < group_columns; ++i) {
                 const Word* const words = is_seen(first + i) ? key_words(first + i) : nullptr;
                 for (int64_t row = 0; row < rows; ++row)
-                    copy[row * group_columns + i] = words ? Stored<type>::expanded(words[row * a_.block_size]) : 0;
+                    copy[row * group_columns + i] = words ? words[row * a_.block_size] : 0;
             }
         }
         memset(copy + rows * group_columns, 0, 4 * (num_rows - rows) * group_columns);
         return bytes(copy);
     }
 
+    // The bits of a word that belong to tokens that may be read, of those from `position` on.
+    uint32_t seen_of_word(int64_t position) const {
+        constexpr uint32_t element = 0xffffffff >> (32 - 32 / Block::together);
+        uint32_t mask = 0;
+        for (int64_t i = 0; i < Block::together; ++i)
+            if (is_seen(position + i)) mask |= element << i * (32 / Block::together);
+        return mask;
+    }
+
     const uint8_t* copy_values(int64_t first, int64_t group, bool wholly, int64_t row_words) {
-        const int64_t num_rows = group_columns / Block::pair;
+        const int64_t num_rows = group_columns / Block::together;
         uint32_t* const copy = value_copies_ + group * num_rows * row_words;
         for (int64_t row = 0; row < num_rows; ++row) {
             uint32_t* const to = copy + row * row_words;
-            const int64_t position = first + row * Block::pair;
-            const bool lower = wholly || is_seen(position), upper = wholly || is_seen(position + Block::pair - 1);
-            if (!lower && !upper) {
+            const int64_t position = first + row * Block::together;
+            const uint32_t mask = wholly ? 0xffffffff : seen_of_word(position);
+            if (!mask) {
                 memset(to, 0, 4 * row_words);
                 continue;
             }
-            const Word* const from = value_words(lower ? position : position + 1);
-            const uint32_t mask = (lower ? 0x0000ffff : 0) | (upper ? 0xffff0000 : 0);
-            for (int64_t d = 0; d < a_.dim; ++d) to[d] = Stored<type>::expanded(from[d]) & mask;
+            const Word* const from = value_words(position);
+            for (int64_t d = 0; d < a_.dim; ++d) to[d] = from[d] & mask;
             for (int64_t d = a_.dim; d < row_words; ++d) to[d] = 0;
         }
         return bytes(copy);

@@ -73,6 +73,16 @@ static inline IntVec max(IntVec a, IntVec b) {
 #endif
 }
 
+static inline int32_t lane_max(IntVec v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_epi32((__m512i)v);
+#else
+    int32_t largest = v[0];
+    for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+#endif
+}
+
 // If any element is not finite, the scale is NaN, so that it shows in every output.
 static void turn_row(const float* x, float* turned, const TurnedRows& out) {
     IntVec largest = IntVec{};  // bits of magnitudes: those of a larger one are larger, and those of what is no number most
@@ -83,8 +93,7 @@ static void turn_row(const float* x, float* turned, const TurnedRows& out) {
             largest = max((IntVec)load(turned + c + i) & 0x7fffffff, largest);
     }
     constexpr int32_t infinite = 0x7f800000;
-    int32_t bits = 0;
-    for (int i = 0; i < lanes; ++i) bits = largest[i] > bits ? largest[i] : bits;
+    const int32_t bits = lane_max(largest);
     const float magnitude = bits_to_float(static_cast<uint32_t>(bits));
     // A magnitude so small that its inverse overflows is as good as none.
     const Vec inverse = splat(bits < infinite && magnitude > 1e-36f ? 127.0f / magnitude : 0.0f);

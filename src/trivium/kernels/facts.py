@@ -54,7 +54,7 @@ def kernel_facts(ops: Ops) -> KernelFacts:
             "tests/parity, tests/golden",
         ),
         kv_layout=declared(
-            KVLayoutForm("lanes-1", "words of 4 bytes, lanes together")
+            KVLayoutForm("lanes-2", "words of 4 bytes, lanes together")
             if isinstance(ops.kv_layout, LaneLayout)
             else KVLayoutForm("plain-1", "[heads, tokens, elements] of each block"),
             "kernels/kv_layout.py",

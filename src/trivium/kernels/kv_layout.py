@@ -39,16 +39,20 @@ class PlainLayout:
 
 @dataclass(frozen=True)
 class LaneLayout:
-    """What the lanes of a vector take at once lies together, in words of 4 bytes: one float32, or a pair of bfloat16.
+    """What the lanes of a vector take at once lies together, in words of 4 bytes: a float32, a pair of bfloat16 or four int8.
 
     Keys are [num_blocks, num_heads, head_dim / pair, block_size, pair], with a word's elements of neighbouring dimensions;
     values are [num_blocks, num_heads, block_size / pair, head_dim, pair], of neighbouring tokens. In int8 both are
-    [num_blocks, num_heads, block_size, head_dim + 4], whose bytes are the tokens' scales and then pairs as in bfloat16.
+    [num_blocks, num_heads, block_size, head_dim + 4], whose bytes are the tokens' scales and then words of four elements.
     """
 
+    reads_bytes_fastest: bool = False
+
     def dtypes(self, activations: str, block_size: int, head_dim: int) -> tuple[str, ...]:
-        pairs = block_size % 2 == 0 and head_dim % 2 == 0
-        return ("bfloat16", "float32", "int8") if pairs else ("float32",)
+        in_pairs, in_fours = (block_size % size == 0 and head_dim % size == 0 for size in (2, 4))
+        if not in_fours:
+            return ("bfloat16", "float32") if in_pairs else ("float32",)
+        return ("int8", "bfloat16", "float32") if self.reads_bytes_fastest else ("bfloat16", "float32", "int8")
 
     def keys(self, blocks: Tensor, num_heads: int, block_size: int, head_dim: int) -> Tensor:
         if blocks.dtype == torch.int8:

@@ -26,7 +26,7 @@ from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor,
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
-INTERFACE_VERSION = 5  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
+INTERFACE_VERSION = 6  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
@@ -54,6 +54,8 @@ def load_extension() -> ModuleType:
 WIDENING_SETS = frozenset({"avx2"})
 # Those that make bytes of units (kernels/unit_bytes.h) by vectors.
 UNITS_SETS = frozenset({"avx512", "avx512_bf16", "amx"})
+# That multiply four bytes as fast as two bfloat16; AMX would by tiles, which attention has for bfloat16 only.
+BYTE_CACHE_SETS = frozenset({"avx512", "avx512_bf16"})
 
 
 def usable_instruction_sets() -> list[str]:

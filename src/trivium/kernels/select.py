@@ -25,7 +25,7 @@ from trivium.kernels import (
     write_kv,
 )
 from trivium.kernels.kv_layout import LaneLayout, PlainLayout
-from trivium.kernels.native import NativeKernels
+from trivium.kernels.native import BYTE_CACHE_SETS, NativeKernels
 from trivium.kernels.native_program import record, tokens_together
 from trivium.kernels.ops import OP_NAMES, Graph, Ops, Provider
 from trivium.types.compile_target import CompileTarget
@@ -111,7 +111,7 @@ def native_ops(instruction_set: str | None = None, num_threads: int | None = Non
         layer_norm=native.layer_norm,
         activate=native.activate,
         text_attention=native.text_attention,
-        kv_layout=LaneLayout(),
+        kv_layout=LaneLayout(native.instruction_set in BYTE_CACHE_SETS),
         sample=native.sample,
         logprobs=native.logprobs,
         record=record_natively,

@@ -25,6 +25,7 @@ from trivium.kernels.kv_layout import PlainLayout
 from trivium.kernels.ops import OP_NAMES, Capture, Ops, Packing, Provider
 from trivium.kernels.select import reference_ops
 from trivium.kernels.weights import QuantizedTensor
+from trivium.types.kv import KVSpec
 
 SECONDS_PER_OP = 0.2
 CASE_STRIDE = 11
@@ -42,6 +43,8 @@ PREPARED = {"linear": (1,), "experts": (3, 4, 5)}
 PREPARED_TOLERANCE = 0.03
 # Of weights in other forms than their blocks: rows of bytes, whose activations have one scale a row (0.038 was seen), and units.
 OTHER_FORM_TOLERANCE = 0.05
+# Of attention over keys, values, queries and weights of 8 bits.
+INT8_CACHE_TOLERANCE = 0.05
 
 # An op that takes so many times as long as plain torch, over all cases, is not worth its name. A first look may meet a
 # busy machine or a kernel that is being compiled: only the shortest of several tries counts.
@@ -64,7 +67,11 @@ def problem_of(subject: str, ops: Ops, device: str = "cpu", seconds: float = SEC
         return None if ops.capture is None else _capture_problem(ops.capture, device)
     if subject in ("write_kv", "paged_attention") and not isinstance(ops.kv_layout, PlainLayout):
         cases = _in_time(_spread(paged_attention), seconds)
-        return _first_problem((case.name, partial(_wrong_in_layout, case, ops, device)) for case in cases)
+        return _first_problem(
+            (f"{case.name}, a cache of {dtype}", partial(_wrong_in_layout, case, ops, device, dtype))
+            for case in cases
+            for dtype in _cache_dtypes(case, ops)
+        )
     problem = _op_problem(subject, ops, device, seconds)
     if subject == "linear" and problem is None and (packing := ops.packing) is not None:
         cases = _in_time(_spread(linear), seconds)
@@ -211,18 +218,27 @@ def difference(given: Tensor, right: Tensor, tolerance: float) -> str | None:
     return None
 
 
-def _wrong_in_layout(case: Case, ops: Ops, device: str) -> str | None:
+def _cache_dtypes(case: Case, ops: Ops) -> list[str]:
+    """That the provider keeps such blocks in: the case's own, and int8."""
+    _, keys, *_ = case.arguments
+    _, block_size, _, head_dim = keys.shape
+    there = ops.kv_layout.dtypes("float32", block_size, head_dim)
+    return [dtype for dtype in (str(keys.dtype).removeprefix("torch."), "int8") if dtype in there]
+
+
+def _wrong_in_layout(case: Case, ops: Ops, device: str, dtype: str) -> str | None:
     """Attention over a cache that the provider's own `write_kv` has filled, in a layout that only it can read."""
     q, keys, values, batch, scale, window, softcap = case.arguments
     num_blocks, block_size, num_heads, head_dim = keys.shape
-    if str(keys.dtype).removeprefix("torch.") not in ops.kv_layout.dtypes("float32", block_size, head_dim):
-        return None
+    kv = KVSpec(block_size=block_size, groups=(), num_kv_heads=num_heads, head_dim=head_dim, dtype=dtype)
     held = ~keys.isnan().flatten(2).any(-1)  # [num_blocks, block_size]
     sizes = (num_heads, block_size, head_dim)
     laid = []
     for view in (ops.kv_layout.keys, ops.kv_layout.values):
-        blocks = torch.zeros((num_blocks, num_heads * block_size * head_dim), dtype=keys.dtype, device=device)
-        blocks[~held.any(1)] = float("nan")  # nobody may read there
+        elements = getattr(torch, dtype)
+        row = num_heads * block_size * kv.bytes_per_head // elements.itemsize
+        blocks = torch.zeros((num_blocks, row), dtype=elements, device=device)
+        blocks[~held.any(1)] = -1 if dtype == "int8" else float("nan")  # nobody may read there; such scales are NaN
         laid.append(view(blocks, *sizes))
     slots = held.flatten().nonzero().flatten()
     new_keys, new_values = (cache[held].float().to(device) for cache in (keys, values))
@@ -230,7 +246,8 @@ def _wrong_in_layout(case: Case, ops: Ops, device: str) -> str | None:
     there: AttentionBatch = mapped(batch, lambda tensor: tensor.to(device))
     got = ops.paged_attention(q.to(device), laid[0], laid[1], there, scale, window, softcap)
     want = paged_attention.reference(q, keys, values, batch, scale, window, softcap)
-    return difference(got, want, case.tolerance or paged_attention.TOLERANCE)
+    tolerance = INT8_CACHE_TOLERANCE if dtype == "int8" else case.tolerance or paged_attention.TOLERANCE
+    return difference(got, want, tolerance)
 
 
 def _other_forms(case: Case, packing: Packing) -> list[str]:
