@@ -120,9 +120,8 @@ def test_attention_is_that_of_whole_numbers(
     got = ops.paged_attention(q, keys, values, batch, dim**-0.5, window, softcap)
     want = attention_by_bytes(q, keys, values, slots, window, softcap)
     assert (got - want).abs().mean() < 1e-4 * want.abs().max()
-    assert (
-        error(got, want) < 1e-2
-    )  # a weight or two may be rounded to the other side of half a step: 2^x has an error of 1e-4
+    # A weight or two may be rounded to the other side of half a step: 2^x has an error of 1e-4.
+    assert error(got, want) < 1e-2
     plain = k.repeat_interleave(3, 1), v.repeat_interleave(3, 1)
     scores = torch.einsum("qhd,khd->hqk", q, plain[0]) * dim**-0.5
     if softcap:
@@ -162,3 +161,20 @@ def test_a_key_that_is_not_a_number_is_told(instruction_set: str, random: Genera
     ops.write_kv(k, k, keys, values, torch.arange(3))
     batch = attention_batch([(1, 3)], torch.tensor([[0]]))
     assert ops.paged_attention(normal(random, 1, 2, 64), keys, values, batch, 0.125, None, None)[0, 0].isnan().all()
+
+
+@every_path
+@pytest.mark.parametrize("softcap", [None, 20.0])
+def test_queries_and_values_of_zeros_give_the_mean_of_what_is_seen(
+    softcap: float | None, instruction_set: str, random: Generator
+) -> None:
+    """A row of an embedding may be zeros: those of padding are."""
+    ops = native_ops(instruction_set, 1)
+    keys, values = empty_caches(4, 64)
+    k, v = normal(random, 40, NUM_HEADS, 64), normal(random, 40, NUM_HEADS, 64)
+    k[7], v[7], v[:3] = 0.0, 0.0, 0.0
+    ops.write_kv(k, v, keys, values, torch.arange(40))
+    batch = attention_batch([(40, 40)], torch.arange(4).view(1, -1))
+    for q in (torch.zeros(40, 2, 64), torch.full((40, 2, 64), 1e-38)):
+        got = ops.paged_attention(q, keys, values, batch, 0.125, None, softcap)
+        assert error(got, v.cumsum(0) / torch.arange(1, 41)[:, None, None]) < 2e-2

@@ -282,7 +282,8 @@ private:
         for (int64_t d = 0; d < a_.dim; d += line_bytes / 4) __builtin_prefetch(q + 2 * a_.q_token_stride + d);
         HeadBytes head;
         take_turned(q, a_.dim, head);
-        query_scales_[item] = head.scale;
+        // Scores of keys that are not seen are -infinity, which times 0 were no number.
+        query_scales_[item] = head.scale < smallest_query_scale ? smallest_query_scale : head.scale;
         query_sums_[item] = head.sum;
         for (int64_t d = 0; d < a_.dim; d += lanes) {
             IntVec bytes;
@@ -562,6 +563,7 @@ private:
 
     // Of a cache of bytes.
     static constexpr float largest_weight = 255.0f;
+    static constexpr float smallest_query_scale = 1e-30f;
     float* query_scales_ = nullptr;   // [items]
     int32_t* query_sums_ = nullptr;   // [items], of their bytes
     Word* tile_weights_ = nullptr;    // [max_items, words of a tile's weights]

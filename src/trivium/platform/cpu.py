@@ -157,7 +157,7 @@ class CpuPlatform:
             FeaturePair("prefix caching", "sliding windows", "yes", "tests/golden/test_engine_tokens.py"),
             FeaturePair("prefix caching", "dynamic rope", "partial", "among prompts of the same length"),
             FeaturePair("recorded steps", "experts", "yes", "tests/golden/test_graph_mode.py"),
-            FeaturePair("int8 cache", "odd block or head sizes", "no", "pairs lie together"),
+            FeaturePair("int8 cache", "block or head sizes that are no multiples of 4", "no", "fours lie together"),
         )
         return LoadFacts(
             limits=declared(
