@@ -179,9 +179,9 @@ void Ops::paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor
                                  out.strides[1],      caches.keys,     caches.values, caches.type,     caches.block_size,
                                  heads / caches.heads, dim,            scale,         window,          softcap};
     const std::lock_guard lock(one_call_);
-    const int64_t parts_of_many = tokens * heads / kernels_.prompt_items_together;
+    const int64_t parts_of_many = tokens * heads / kernels_.attention.prompt_items_together;
     const int64_t items_together = parts_of_many < parts_of_a_thread * pool_.num_threads() ? most_items_together
-                                                                                          : kernels_.prompt_items_together;
+                                                                                          : kernels_.attention.prompt_items_together;
     const int64_t queries_together = std::max<int64_t>(1, items_together / attention.group);
     attention_rows_.clear();
     for (int64_t row = 0; row < rows; ++row) {
@@ -244,7 +244,7 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
     std::vector<AttentionSizes> sizes(attention_parts_.size());
     for (size_t i = 0; i < attention_parts_.size(); ++i) {
         const AttentionPart& part = attention_parts_[i];
-        sizes[i] = kernels_.attention_sizes(attention, part.num_queries * attention.group);
+        sizes[i] = kernels_.attention.sizes(attention, part.num_queries * attention.group);
         scratch_floats = std::max(scratch_floats, sizes[i].scratch);
         const int64_t tiles = part.last_tile - part.first_tile;
         const bool cuts = pool_.num_threads() > 1 && part.num_queries * attention.group <= most_items_to_cut;
@@ -273,10 +273,10 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
         part.first_tile = piece.first_tile;
         part.last_tile = piece.last_tile;
         if (whole.results) part.results += (part.first_tile - whole.first_tile) * sizes[piece.part].tile_results;
-        kernels_.attention(attention, part);
+        kernels_.attention.attend(attention, part);
         // Whoever finishes a part last merges its tiles.
         if (left[piece.part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
-            kernels_.merge_attention(attention, whole);
+            kernels_.attention.merge(attention, whole);
     });
 }
 

@@ -33,6 +33,7 @@ uint64_t saved_by_system() {
 struct Claims {
     bool avx2 = false;
     bool avx512 = false;
+    bool avx512_vnni = false;
     bool avx512_bf16 = false;
     bool amx = false;
 };
@@ -58,9 +59,10 @@ Claims claims_of_processor() {
     Claims claims;
     claims.avx2 = (saved & ymm_state) == ymm_state && (b & bit_AVX2) && fma && f16c;
     claims.avx512 = claims.avx2 && (saved & zmm_state) == zmm_state && (b & bit_AVX512F) && (b & bit_AVX512BW) &&
-                    (b & bit_AVX512DQ) && (b & bit_AVX512VL) && (c & bit_AVX512VNNI);
+                    (b & bit_AVX512DQ) && (b & bit_AVX512VL);
+    claims.avx512_vnni = claims.avx512 && (c & bit_AVX512VNNI);
     const bool tiles = (saved & tile_state) == tile_state && (d & amx_all) == amx_all;
-    claims.avx512_bf16 = claims.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
+    claims.avx512_bf16 = claims.avx512_vnni && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
     claims.amx = claims.avx512_bf16 && tiles && may_use_tiles();
     return claims;
 }
@@ -110,14 +112,14 @@ std::vector<float> sample_results(const Kernels& kernels) {
         const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, Held::nothing};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)
-                kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
-            kernels.float_linear(part, laid.data());
+                kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
+            kernels.floats.linear(part, laid.data());
         } else {
             const int64_t unit_columns = packed_layout(type).unit_columns;
             const QuantizedRows quantized = quantized_rows_in(
                 aligned(quantized_memory, num_x * quantized_row_bytes(columns, unit_columns)), columns, unit_columns);
             for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
-            kernels.packed_linear(part, quantized, aligned(packed_scratch, kernels.packed_scratch(type, columns)));
+            kernels.packed.linear(part, quantized, aligned(packed_scratch, kernels.packed.scratch_bytes(type, columns)));
         }
         results.insert(results.end(), out.begin(), out.end());
     }
@@ -132,8 +134,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
     for (int i = 0; i < packed_tile_rows; ++i)
         put_byte_row(q.data() + i * columns, row_scales[static_cast<size_t>(i)], columns, i, tile.data());
     const PackedMatrix byte_rows = {WeightType::byte_rows, tile.data(), rows, columns};
-    kernels.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, Held::nothing}, rows_of_x,
-                             aligned(packed_scratch, kernels.packed_scratch(byte_rows.type, columns)));
+    kernels.packed.byte_rows_linear({num_x, byte_rows, 0, 1, nullptr, out.data(), rows, Held::nothing}, rows_of_x,
+                             aligned(packed_scratch, kernels.packed.scratch_bytes(byte_rows.type, columns)));
     results.insert(results.end(), out.begin(), out.end());
 
     std::vector<float> y(columns);
@@ -168,11 +170,11 @@ std::vector<float> sample_results(const Kernels& kernels) {
         kernels.write_values(write);
         const Attention attention = {x.data() + columns, dim, dim, attended.data(), dim, dim, cache(keys), cache(values),
                                      type, num_keys, 1, dim, 0.125f, 0, 30.0f};
-        std::vector<float> memory(kernels.attention_sizes(attention, num_queries).scratch + 16);
+        std::vector<float> memory(kernels.attention.sizes(attention, num_queries).scratch + 16);
         float* attention_scratch = memory.data();
         while (reinterpret_cast<uintptr_t>(attention_scratch) % 64) ++attention_scratch;
         const AttentionRow row = {0, num_queries, num_keys - num_queries, table, 0, 1};
-        kernels.attention(attention, {&row, 1, num_queries, 0, 0, 1, nullptr, attention_scratch});
+        kernels.attention.attend(attention, {&row, 1, num_queries, 0, 0, 1, nullptr, attention_scratch});
         results.insert(results.end(), attended.begin(), attended.end());
     }
     return results;
@@ -238,6 +240,7 @@ std::vector<Probe> probe_instruction_sets() {
     const Claims claims = claims_of_processor();
     probe(avx2_kernels(), claims.avx2);
     probe(avx512_kernels(), claims.avx512);
+    probe(avx512_vnni_kernels(), claims.avx512_vnni);
     probe(avx512_bf16_kernels(), claims.avx512_bf16);
     probe(amx_kernels(), claims.amx);
 #elif defined(__aarch64__)

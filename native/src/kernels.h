@@ -131,21 +131,38 @@ struct WeightSum {
     int64_t mass;
 };
 
-struct Kernels {
-    const char* name;
+// Linear layers on weights that are no floats.
+struct PackedKernels {
+    // `scratch`: scratch_bytes(...), aligned for vectors.
+    void (*linear)(const LinearPart& part, const QuantizedRows& x, void* scratch);
+    void (*byte_rows_linear)(const LinearPart& part, const TurnedRows& x, void* scratch);
+    int64_t (*scratch_bytes)(WeightType type, int64_t columns);
+    bool (*expands)(WeightType type);  // does `linear` make the weights ready anew for many rows
+};
+
+// Linear layers on float weights.
+struct FloatKernels {
+    // `x`: rows as lay_row lays them for the weight's type.
+    void (*linear)(const LinearPart& part, const uint32_t* x);
+    // One row of activations for `linear`, padded_columns(columns) words that mean something to it alone.
+    void (*lay_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
+};
+
+struct AttentionKernels {
     // Items, which are (query, head) pairs of a prompt, that are best attended to together: as many as pay for what it takes
     // to make a tile of keys ready for them.
     int64_t prompt_items_together;
+    AttentionSizes (*sizes)(const Attention& attention, int64_t num_items);  // items: queries * group
+    void (*attend)(const Attention& attention, const AttentionPart& part);
+    // Of all tiles of a part, whose `results` other parts have filled, into its `out`.
+    void (*merge)(const Attention& attention, const AttentionPart& part);
+};
 
-    // `scratch`: packed_scratch(...) bytes, aligned for vectors. Of weights that are no floats.
-    void (*packed_linear)(const LinearPart& part, const QuantizedRows& x, void* scratch);
-    void (*byte_rows_linear)(const LinearPart& part, const TurnedRows& x, void* scratch);
-    // `x`: rows as lay_float_row lays them for the weight's type.
-    void (*float_linear)(const LinearPart& part, const uint32_t* x);
-    // One row of activations for `float_linear`, padded_columns(columns) words that mean something to it alone.
-    void (*lay_float_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
-    int64_t (*packed_scratch)(WeightType type, int64_t columns);
-    bool (*expands)(WeightType type);  // does packed_linear make the weights ready anew for many rows
+struct Kernels {
+    const char* name;
+    PackedKernels packed;
+    FloatKernels floats;
+    AttentionKernels attention;
     void (*quantize_row)(const float* x, const QuantizedRows& out);  // the first row of `out`
     // The first row of `out`, of weights and activations alike. `turned`: room for a row; it may be x.
     void (*turn_row)(const float* x, float* turned, const TurnedRows& out);
@@ -159,10 +176,6 @@ struct Kernels {
     void (*add_scaled)(const float* x, float scale, float* sum, int64_t count);
     void (*write_keys)(const KVWrite& write);
     void (*write_values)(const KVWrite& write);
-    AttentionSizes (*attention_sizes)(const Attention& attention, int64_t num_items);  // items: queries * group
-    void (*attention)(const Attention& attention, const AttentionPart& part);
-    // Of all tiles of a part, whose `results` other parts have filled, into its `out`.
-    void (*merge_attention)(const Attention& attention, const AttentionPart& part);
     Largest (*largest)(const float* x, int64_t count);
     // out[i] = 2^((x[i] - largest) * scale + draw_weight_bits), rounded, the same to the last bit on every machine.
     void (*draw_weights)(const float* x, int64_t count, float largest, float scale, int64_t* out);
@@ -174,6 +187,8 @@ const Kernels& baseline_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+// Each of these is the one before it (amx: avx512_vnni) but for what its instructions make faster.
+const Kernels& avx512_vnni_kernels();
 const Kernels& avx512_bf16_kernels();
 const Kernels& amx_kernels();
 #elif defined(__aarch64__)

@@ -117,7 +117,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("num_threads", &Ops::num_threads)
         .def(
             "expands",
-            [](const Ops& self, std::string_view type) { return self.kernels().expands(trivium::packed_type_named(type)); },
+            [](const Ops& self, std::string_view type) { return self.kernels().packed.expands(trivium::packed_type_named(type)); },
             "type"_a, "Whether packed weights of the type are made ready anew for the tokens that are taken together.")
         .def(
             "pack",

@@ -242,7 +242,7 @@ void Ops::prepare(const float* x, int64_t stride, int64_t rows, const std::optio
         const int64_t padded = padded_columns(columns);
         uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
         each_row([&](int64_t i, int worker) {
-            kernels_.lay_float_row(type, row(i, worker), columns, words + i * padded);
+            kernels_.floats.lay_row(type, row(i, worker), columns, words + i * padded);
         });
         all.laid[static_cast<size_t>(type)] = words;
     }
@@ -343,17 +343,17 @@ void Ops::fetch_while_waiting(const FirstWeights& coming, const FirstWeights& af
 }
 
 int64_t Ops::linear_scratch(const PackedMatrix& weight) const {
-    return is_float(weight.type) ? 0 : kernels_.packed_scratch(weight.type, weight.columns);
+    return is_float(weight.type) ? 0 : kernels_.packed.scratch_bytes(weight.type, weight.columns);
 }
 
 void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const {
     const WeightType type = part.weight.type;
     if (is_byte_rows(type)) {
-        kernels_.byte_rows_linear(part, x.turned->from_row(first_row), scratch);
+        kernels_.packed.byte_rows_linear(part, x.turned->from_row(first_row), scratch);
     } else if (is_float(type)) {
-        kernels_.float_linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
+        kernels_.floats.linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
     } else {
-        kernels_.packed_linear(part, x.quantized_for(type)->from_row(first_row), scratch);
+        kernels_.packed.linear(part, x.quantized_for(type)->from_row(first_row), scratch);
     }
 }
 

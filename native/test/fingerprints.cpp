@@ -68,8 +68,8 @@ void linears(const Kernels& kernels, Draw draw) {
             if (is_float(type)) {
                 std::vector<uint32_t> laid(num_x * padded_columns(columns));
                 for (int64_t m = 0; m < num_x; ++m)
-                    kernels.lay_float_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
-                kernels.float_linear(part, laid.data());
+                    kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
+                kernels.floats.linear(part, laid.data());
             } else {
                 const int64_t unit_columns = packed_layout(type).unit_columns;
                 std::vector<char> x_memory;
@@ -77,8 +77,8 @@ void linears(const Kernels& kernels, Draw draw) {
                     at_vector<void>(x_memory, num_x * quantized_row_bytes(columns, unit_columns)), columns, unit_columns);
                 for (int64_t m = 0; m < num_x; ++m) kernels.quantize_row(x.data() + m * columns, quantized.from_row(m));
                 std::vector<char> memory;
-                void* const scratch = at_vector<void>(memory, kernels.packed_scratch(type, columns));
-                kernels.packed_linear(part, quantized, scratch);
+                void* const scratch = at_vector<void>(memory, kernels.packed.scratch_bytes(type, columns));
+                kernels.packed.linear(part, quantized, scratch);
             }
             tell(name, out);
             if (num_x == 1 && stored == type) {
@@ -111,8 +111,8 @@ void byte_rows(const Kernels& kernels, Draw draw) {
         for (int64_t m = 0; m < num_x; ++m) kernels.turn_row(x.data() + m * columns, turned.data(), all.from_row(m));
         const PackedMatrix matrix = {WeightType::byte_rows, packed.data(), rows, columns};
         std::vector<char> memory;
-        kernels.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, Held::nothing}, all,
-                                 at_vector<void>(memory, kernels.packed_scratch(matrix.type, columns)));
+        kernels.packed.byte_rows_linear({num_x, matrix, 0, tiles, bias.data(), out.data(), rows, Held::nothing}, all,
+                                 at_vector<void>(memory, kernels.packed.scratch_bytes(matrix.type, columns)));
         tell("byte_rows/" + std::to_string(num_x), out);
     }
 }
@@ -141,10 +141,10 @@ void attentions(const Kernels& kernels, Draw draw) {
                                          {reinterpret_cast<uint8_t*>(values.data()), block_bytes, 0},
                                          type, block_size, group, dim, 0.125f, 0, 0.0f};
             std::vector<char> memory;
-            float* const scratch = at_vector<float>(memory, 4 * kernels.attention_sizes(attention, num_queries * group).scratch);
+            float* const scratch = at_vector<float>(memory, 4 * kernels.attention.sizes(attention, num_queries * group).scratch);
             const int64_t last_tile = (num_keys + attention_tile - 1) / attention_tile;
             const AttentionRow row = {0, num_queries, num_keys - num_queries, table.data(), 0, last_tile};
-            kernels.attention(attention, {&row, 1, num_queries, 0, 0, last_tile, nullptr, scratch});
+            kernels.attention.attend(attention, {&row, 1, num_queries, 0, 0, last_tile, nullptr, scratch});
             tell("attention/" + std::to_string(int(type)) + "/" + std::to_string(num_queries), out);
         }
 }

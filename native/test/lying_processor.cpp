@@ -1,4 +1,4 @@
-// Stands in for instruction sets whose processor lies: one refuses an instruction, two compute wrong results.
+// Stands in for instruction sets whose processor lies: one refuses an instruction, the others compute wrong results.
 // Prints what the probe finds, one "name usable reason" a line.
 #include <cstdio>
 
@@ -18,21 +18,28 @@ const Kernels& avx2_kernels() {
 const Kernels& avx512_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512";
-    kernels.packed_linear = [](const LinearPart&, const QuantizedRows&, void*) { __builtin_trap(); };
+    kernels.packed.linear = [](const LinearPart&, const QuantizedRows&, void*) { __builtin_trap(); };
+    return kernels;
+}
+
+const Kernels& avx512_vnni_kernels() {
+    static Kernels kernels = baseline_kernels();
+    kernels.name = "avx512_vnni";
+    kernels.packed.byte_rows_linear = [](const LinearPart& part, const TurnedRows&, void*) { part.out[0] = 7.0f; };
     return kernels;
 }
 
 const Kernels& avx512_bf16_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512_bf16";
-    kernels.float_linear = [](const LinearPart& part, const uint32_t*) { part.out[0] = 7.0f; };
+    kernels.floats.linear = [](const LinearPart& part, const uint32_t*) { part.out[0] = 7.0f; };
     return kernels;
 }
 
 const Kernels& amx_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "amx";
-    kernels.packed_linear = [](const LinearPart& part, const QuantizedRows&, void*) { part.out[0] = 7.0f; };
+    kernels.packed.linear = [](const LinearPart& part, const QuantizedRows&, void*) { part.out[0] = 7.0f; };
     return kernels;
 }
 

@@ -209,5 +209,6 @@ def test_a_form_that_is_multiplied_wrongly_is_found_before_it_is_used(form: str)
         packed = right(weight, type)
         return replace(packed, data=packed.data.flip(0)) if type == form else packed
 
-    problem = problem_of("linear", replace(ops, packing=replace(ops.packing, pack_as=pack_as)))
+    wrong = replace(ops, packing=replace(ops.packing, pack_as=pack_as))
+    problem = problem_of("linear", wrong, seconds=60)
     assert problem is not None and f"as {form}" in problem

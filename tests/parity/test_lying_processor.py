@@ -26,6 +26,7 @@ def test_a_processor_that_lies_about_itself_costs_speed_and_not_the_process(tmp_
     assert found["baseline"].startswith("1 ")
     assert found["avx2"].startswith("0 ")
     assert found["avx512"].startswith("0 ")
+    assert found["avx512_vnni"].startswith("0 ")
     assert found["avx512_bf16"].startswith("0 ")
     assert found["amx"].startswith("0 ")
     try:
@@ -36,6 +37,8 @@ def test_a_processor_that_lies_about_itself_costs_speed_and_not_the_process(tmp_
         assert found["avx2"] == "0 the processor claims it, but computes wrong results"
     if "processor has it" in claims["avx512"]:
         assert found["avx512"] == "0 the processor claims it, but refused an instruction"
+    if "processor has it" in claims["avx512_vnni"]:
+        assert found["avx512_vnni"] == "0 the processor claims it, but computes wrong results"
     if "processor has it" in claims["avx512_bf16"]:
         assert found["avx512_bf16"] == "0 the processor claims it, but computes wrong results"
     if "processor has it" in claims["amx"]:

@@ -8,7 +8,8 @@ from drawn_seed import drawn_seed
 from native_paths import INSTRUCTION_SETS
 
 NATIVE = Path(__file__).parents[2] / "native"
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma", "-mf16c"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+VNNI = ["-mavx512vnni"] if "avx512_vnni" in INSTRUCTION_SETS else ["-include", str(NATIVE / "test/modelled_vnni.h")]
 HAS_PAIRS = "avx512_bf16" in INSTRUCTION_SETS
 
 with_avx512 = pytest.mark.skipif("avx512" not in INSTRUCTION_SETS, reason="the tile kernels are made of AVX-512 too")
@@ -19,7 +20,7 @@ def what_differs(program: str, directory: Path, *sources: str) -> str:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if compiler is None:
         pytest.skip("no C++ compiler")
-    flags = ["-std=c++20", "-O1", "-ffp-contract=fast", *AVX512, *(["-mavx512bf16"] if HAS_PAIRS else [])]
+    flags = ["-std=c++20", "-O1", "-ffp-contract=fast", *AVX512, *VNNI, *(["-mavx512bf16"] if HAS_PAIRS else [])]
     paths = [str(NATIVE / "test" / program), *(str(NATIVE / "src" / source) for source in sources)]
     subprocess.run([compiler, *flags, *paths, "-o", str(directory / "program")], check=True, capture_output=True)
     return subprocess.run([directory / "program", str(drawn_seed(program))], capture_output=True, text=True).stdout

@@ -1,9 +1,14 @@
-// AVX-512 as in avx512.cpp, and AMX tiles of bytes and of bfloat16.
+// What tiles of bytes and of bfloat16 (AMX) make faster.
 #define TRIVIUM_ISA amx
-#include "table.h"
+#include "added_kernels.h"
+#include "amx_linears.h"
+#include "attention.h"
+#include "float_linears.h"
 
 namespace trivium {
 
-const Kernels& amx_kernels() { return amx::table; }
+const PackedKernels& amx_packed_kernels() { return amx::packed_kernels; }
+const FloatKernels& amx_float_kernels() { return amx::float_kernels; }
+const AttentionKernels& amx_attention_kernels() { return amx::attention_kernels; }
 
 }  // namespace trivium

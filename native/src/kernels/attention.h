@@ -422,7 +422,8 @@ private:
     void keep_largest(int64_t first_item, int64_t first, int64_t count, const LanesOf& lanes_of) {
         float largest[lanes];
 #if defined(__AVX512F__)
-        Vec all[lanes] = {};
+        Vec all[lanes];
+        set_to_zero(all);
         for (int64_t i = 0; i < count; ++i) all[i] = lanes_of(i);
         store(largest, lane_maxima(all));
 #else
@@ -613,5 +614,7 @@ static void merge_attention(const Attention& a, const AttentionPart& part) {
     const FlushDenormals flushing;
     with_attender(a.type, part.num_queries * a.group, [&]<typename Way>() { Way(a, part).merge_results(); });
 }
+
+static constexpr AttentionKernels attention_kernels = {prompt_items_together, attention_sizes, attention, merge_attention};
 
 }  // namespace trivium::TRIVIUM_ISA

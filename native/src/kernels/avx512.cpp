@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ and VL.
+// AVX-512 F, BW, DQ and VL: Intel's servers from 2017 on.
 #define TRIVIUM_ISA avx512
 #include "table.h"
 

@@ -46,7 +46,9 @@ struct TwoPairsOfProducts {
 
     static void put(IntVec bytes, Word* row, int64_t element) {
         IntVec upper;
-#if defined(__AVX2__)
+#if defined(__AVX512BW__)
+        upper = (IntVec)_mm512_bsrli_epi128((__m512i)bytes, 8);
+#elif defined(__AVX2__)
         upper = (IntVec)_mm256_srli_si256((__m256i)bytes, 8);
 #else
         upper = IntVec{bytes[2], bytes[3], 0, 0};
@@ -68,15 +70,15 @@ struct TwoPairsOfProducts {
     }
     template <bool are_signed>
     static IntVec add(IntVec sum, const Columns& columns, const Word* four) {
-        return sum + pair_products(columns.even, four[0]) + pair_products(columns.odd, four[1]);
+        return add_pairs(add_pairs(sum, columns.even, four[0]), columns.odd, four[1]);
     }
 
 private:
-    static IntVec pair_products(IntVec pairs, int32_t row) {
-#if defined(__AVX2__)
-        return (IntVec)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi32(row));
+    static IntVec add_pairs(IntVec sum, IntVec pairs, int32_t row) {
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+        return add_word_pairs(sum, pairs, IntVec{} + row);
 #else
-        return (pairs << 16 >> 16) * static_cast<int16_t>(row) + (pairs >> 16) * (row >> 16);
+        return sum + (pairs << 16 >> 16) * static_cast<int16_t>(row) + (pairs >> 16) * (row >> 16);
 #endif
     }
 };
@@ -112,7 +114,8 @@ private:
     static inline void multiply_groups(int first_group, const Word* rows, int64_t row_words, int64_t first_run, int64_t last_run,
                                        int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Put& put) {
         constexpr int vectors = groups * group_vectors;
-        IntVec sums[items][vectors] = {};
+        IntVec sums[items][vectors];
+        set_to_zero(sums);
         for (int64_t run = first_run; run < last_run; ++run) {
             const uint8_t* at[groups];
             for (int g = 0; g < groups; ++g) at[g] = columns(run, first_group + g);
@@ -133,7 +136,9 @@ private:
                 four += ByteSteps::words_of_four;
             }
         }
+#pragma GCC unroll 12
         for (int m = 0; m < items; ++m)
+#pragma GCC unroll 4
             for (int v = 0; v < vectors; ++v) put(m, first_group + v / group_vectors, v % group_vectors, sums[m][v]);
     }
 };

@@ -86,24 +86,46 @@ static inline IntVec add_products(IntVec sum, ByteVec w, IntVec fours) {
 
 #if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
+typedef int16_t ShortVec __attribute__((vector_size(4 * lanes)));
+
+// In each word two bytes of w, unsigned, times two of x, signed; in each lane two words of w times two of x.
+static inline ShortVec byte_pairs(ByteVec w, IntVec x) {
+#if defined(__AVX512BW__)
+    return (ShortVec)_mm512_maddubs_epi16((__m512i)w, (__m512i)x);
+#else
+    return (ShortVec)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
+#endif
+}
+static inline IntVec word_pairs(IntVec w, IntVec x) {
+#if defined(__AVX512BW__)
+    return (IntVec)_mm512_madd_epi16((__m512i)w, (__m512i)x);
+#else
+    return (IntVec)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+#endif
+}
+
+// The sum and word_pairs. Left to itself the compiler adds products to each other first, for which there are no registers left.
+static inline IntVec add_word_pairs(IntVec sum, IntVec w, IntVec x) {
+    IntVec products;
+    asm("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(products) : "v"(w), "v"(x));
+    return sum;
+}
+
 // Pairs of products of bytes that can be summed in 16 bits, of values up to `largest` and activations.
 template <int largest>
 constexpr int pairs_that_fit = 32767 / (2 * largest_quantized * largest);
 
-// Sums of 16 bits, widened and multiplied by the words of `factors`, of which a lane's two are the same.
-static inline IntVec widened_pairs(IntVec pairs, IntVec factors) {
-    return (IntVec)_mm256_madd_epi16((__m256i)pairs, (__m256i)factors);
-}
-static inline IntVec words_of(int16_t word) { return (IntVec)_mm256_set1_epi16(word); }
+static inline IntVec words_of(int16_t word) { return (IntVec)(ShortVec{} + word); }
 
+// Sums of 16 bits are widened by being multiplied with the words of `factors`, of which a lane's two are the same.
 template <int largest, int count, typename Quad>
 static inline IntVec add_short_products(IntVec sum, const Quad& quad, const FourBytes* x, IntVec factors) {
     constexpr int fitting = pairs_that_fit<largest>;
-    IntVec pairs{};
+    ShortVec pairs{};
     for (int i = 0; i < count; ++i) {
-        const __m256i products = _mm256_maddubs_epi16((__m256i)quad(i), _mm256_set1_epi32(x[i]));
-        pairs = i % fitting == 0 ? (IntVec)products : (IntVec)_mm256_add_epi16((__m256i)pairs, products);
-        if (i % fitting == fitting - 1 || i == count - 1) sum += widened_pairs(pairs, factors);
+        const ShortVec products = byte_pairs(quad(i), IntVec{} + x[i]);
+        pairs = i % fitting == 0 ? products : pairs + products;
+        if (i % fitting == fitting - 1 || i == count - 1) sum += word_pairs((IntVec)pairs, factors);
     }
     return sum;
 }
@@ -158,8 +180,8 @@ static inline IntVec add_multiplied(IntVec sum, IntVec factors, const ByteVec* q
 static inline IntVec add_word_products(IntVec sum, IntVec w, IntVec x) {
 #if defined(__AVX512VNNI__)
     return (IntVec)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
-#elif defined(__AVX2__)
-    return sum + (IntVec)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+#elif defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+    return sum + word_pairs(w, x);
 #else
     return sum + (w << 16 >> 16) * (x << 16 >> 16) + (w >> 16) * (x >> 16);
 #endif

@@ -23,6 +23,12 @@ static inline Vec byte_row_scales(const LinearPart& task, int64_t tile, int part
     return load(reinterpret_cast<const float*>(scales) + part * lanes);
 }
 
+// `outputs` [num_x, vectors], from weight row `row` on.
+[[gnu::noinline]] static void put_scaled_sums(const LinearPart& task, int64_t row, int vectors, int64_t first, int64_t num_x,
+                                              const Vec* outputs) {
+    put_many_outputs(task, row, vectors, first, num_x, [&](int64_t m, int v) { return outputs[m * vectors + v]; });
+}
+
 #if !defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
 
 // Tiles and rows of x that are multiplied together: as many as there are registers for their sums. The more they are, the
@@ -43,7 +49,8 @@ static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, 
     const TurnedRows x = all_x.from_row(first);
     const int64_t tile_bytes = byte_rows_tile_bytes(x.columns);
     const uint8_t* const tile = task.weight.data + t * tile_bytes + part * 4 * lanes;
-    IntVec sums[num_x][num_tiles][chains] = {};
+    IntVec sums[num_x][num_tiles][chains];
+    set_to_zero(sums);
     for (int64_t begin = 0; begin < x.columns / 4; begin += quads_together) {
         next.fetch_some();
 #pragma GCC unroll 8
@@ -56,7 +63,7 @@ static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, 
                 if constexpr (num_tiles == 1) {
                     sums[m][0][q % chains] = add_products<255>(sums[m][0][q % chains], quads[0], a);
                 } else {
-                    const IntVec fours = (IntVec)in_register((Vec)(IntVec{} + a));
+                    const IntVec fours = in_register(IntVec{} + a);
 #pragma GCC unroll 2
                     for (int i = 0; i < num_tiles; ++i)
                         sums[m][i][q % chains] = add_products<255>(sums[m][i][q % chains], quads[i], fours);
@@ -64,14 +71,19 @@ static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, 
             }
         }
     }
+    Vec outputs[num_x][num_tiles];
+#pragma GCC unroll 2
     for (int i = 0; i < num_tiles; ++i) {
         const Vec scales = byte_row_scales(task, t + i, part);
+#pragma GCC unroll 12
         for (int m = 0; m < num_x; ++m) {
+#pragma GCC unroll 4
             for (int c = 1; c < chains; ++c) sums[m][i][0] += sums[m][i][c];
-            put_outputs(task, (t + i) * packed_tile_rows + part * lanes, first + m,
-                        scaled_sum(sums[m][i][0], x, m, scales));
+            outputs[m][i] = scaled_sum(sums[m][i][0], x, m, scales);
         }
     }
+    // Tiles lie beside each other where a vector is a whole tile.
+    put_scaled_sums(task, t * packed_tile_rows + part * lanes, num_tiles, first, num_x, outputs[0]);
 }
 
 template <int num_x, int num_tiles>

@@ -8,8 +8,9 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// Rows of x that meet a whole tile together: as many as there are registers for their sums.
-constexpr int word_rows_together = 6;
+// Rows of x that meet two vectors of weights together, of one tile or of two: as many as there are registers for their sums.
+constexpr int word_rows_together = lanes == 16 ? 12 : 6;
+constexpr int word_tiles_together = 2 / tile_parts;
 // Rows of x that all tiles of a task pass over before the next rows do, so that they are read from a cache near by.
 constexpr int64_t word_rows_block_bytes = 192 << 10;
 
@@ -31,52 +32,58 @@ static inline void widen_row(const int8_t* q, int64_t columns, int16_t* words) {
     }
 }
 
-// The sum and the two products of each lane. Left to itself the compiler adds products to each other first, for which there
-// are no registers left.
-static inline IntVec add_word_products(IntVec sum, WordVec weights, WordVec pair) {
-    WordVec products;
-    asm("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(weights), "x"(pair));
-    return sum;
+// The words of a vector of quads that lie at even or at odd bytes.
+static inline IntVec words_at(WordVec quads, int odd) {
+    typedef uint16_t Words __attribute__((vector_size(4 * lanes)));
+    return (IntVec)(odd ? (WordVec)((Words)quads >> 8) : quads & 0x00ff00ff);
 }
 
-// The outputs of tile t for `num_x` rows of x from `first` on, whose words are `words`.
-template <int num_x>
+// The outputs of `vectors` times `lanes` weight rows from tile t on for `num_x` rows of x from `first` on, whose words are
+// `words`.
+template <int num_x, int vectors>
 static void multiply_word_rows(const LinearPart& task, const TurnedRows& x, const int16_t* words, int64_t t, int64_t first,
                                NextTile& next) {
-    const int64_t columns = x.columns;
-    const uint8_t* const tile = task.weight.data + t * byte_rows_tile_bytes(columns);
+    const int64_t columns = x.columns, tile_bytes = byte_rows_tile_bytes(columns);
+    const uint8_t* const tile = task.weight.data + t * tile_bytes;
+    const int64_t vector_bytes = tile_parts == 1 ? tile_bytes : 4 * lanes;
     typedef uint32_t Pair __attribute__((may_alias));
-    IntVec sums[num_x][tile_parts] = {};
+    IntVec sums[num_x][vectors];
+    set_to_zero(sums);
     for (int64_t begin = 0; begin < columns / 4; begin += packed_group_columns / 4) {
         next.fetch_some();
 #pragma GCC unroll 2
         for (int64_t q = begin; q < begin + packed_group_columns / 4; ++q) {
 #pragma GCC unroll 2
             for (int odd = 0; odd < 2; ++odd) {
-                WordVec weights[tile_parts];
-                for (int part = 0; part < tile_parts; ++part) {
-                    const WordVec quads = load_words_anew(tile + q * quad_bytes + part * 4 * lanes);
-                    weights[part] = odd ? (WordVec)_mm256_srli_epi16((__m256i)quads, 8) : quads & 0x00ff00ff;
-                }
-#pragma GCC unroll 6
-                for (int m = 0; m < num_x; ++m) {
-                    const WordVec pair = WordVec{} + reinterpret_cast<const Pair*>(words + m * columns)[2 * q + odd];
+                IntVec weights[vectors];
 #pragma GCC unroll 2
-                    for (int part = 0; part < tile_parts; ++part)
-                        sums[m][part] = add_word_products(sums[m][part], weights[part], pair);
+                for (int v = 0; v < vectors; ++v)
+                    weights[v] = words_at(load_words_anew(tile + v * vector_bytes + q * quad_bytes), odd);
+#pragma GCC unroll 12
+                for (int m = 0; m < num_x; ++m) {
+                    const IntVec pair = (IntVec)(WordVec{} + reinterpret_cast<const Pair*>(words + m * columns)[2 * q + odd]);
+#pragma GCC unroll 2
+                    for (int v = 0; v < vectors; ++v) sums[m][v] = add_word_pairs(sums[m][v], weights[v], pair);
                 }
             }
         }
     }
+    Vec outputs[num_x][vectors];
 #pragma GCC unroll 2
-    for (int part = 0; part < tile_parts; ++part) {
-        const int64_t row = t * packed_tile_rows + part * lanes;
-        if (row >= task.weight.rows) return;
-        const Vec scales = byte_row_scales(task, t, part);
-#pragma GCC unroll 6
-        for (int m = 0; m < num_x; ++m)
-            put_outputs(task, row, first + m, scaled_sum(sums[m][part], x, first + m, scales));
+    for (int v = 0; v < vectors; ++v) {
+        const Vec scales = byte_row_scales(task, t + v / tile_parts, v % tile_parts);
+#pragma GCC unroll 12
+        for (int m = 0; m < num_x; ++m) outputs[m][v] = scaled_sum(sums[m][v], x, first + m, scales);
     }
+    put_scaled_sums(task, t * packed_tile_rows, vectors, first, num_x, outputs[0]);
+}
+
+template <int vectors>
+static void multiply_word_block(const LinearPart& task, const TurnedRows& x, const int16_t* words, int64_t t, int64_t begin,
+                                int64_t end, NextTile& next) {
+    for_near_equal_groups<word_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
+        multiply_word_rows<num_x, vectors>(task, x, words + (first - begin) * x.columns, t, first, next);
+    });
 }
 
 // `scratch`: word_rows_scratch bytes.
@@ -86,13 +93,16 @@ static void byte_rows_by_words(const LinearPart& task, const TurnedRows& x, int1
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         for (int64_t m = begin; m < end; ++m) widen_row(x.q + m * x.stride, columns, scratch + (m - begin) * columns);
         const int64_t passes = (end - begin + word_rows_together - 1) / word_rows_together;
-        for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
-            const bool fetches = t + 1 < task.last_tile && end - begin >= fewest_rows_to_fetch_for;
-            NextTile next(task.weight.data + (t + 1) * tile_bytes, fetches ? tile_bytes : 0,
+        for (int64_t t = task.first_tile; t < task.last_tile;) {
+            const bool is_alone = t + word_tiles_together > task.last_tile;
+            const int64_t after = t + (is_alone ? 1 : word_tiles_together), left = task.last_tile - after;
+            const int64_t next_tiles = left < word_tiles_together ? left : word_tiles_together;
+            const bool fetches = end - begin >= fewest_rows_to_fetch_for;
+            NextTile next(task.weight.data + after * tile_bytes, fetches ? next_tiles * tile_bytes : 0,
                           passes * columns / packed_group_columns);
-            for_near_equal_groups<word_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
-                multiply_word_rows<num_x>(task, x, scratch + (first - begin) * columns, t, first, next);
-            });
+            is_alone ? multiply_word_block<tile_parts>(task, x, scratch, t, begin, end, next)
+                     : multiply_word_block<2>(task, x, scratch, t, begin, end, next);
+            t = after;
         }
     }
 }

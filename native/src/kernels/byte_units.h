@@ -49,7 +49,8 @@ static inline IntVec row_sums(const IntVec* r) {
 template <WeightType type, int num_x, typename Before>
 static inline __attribute__((always_inline)) void add_unit_digit(const ByteUnit<type>& unit, const QuantizedRows& x, int64_t u,
                                                                  int64_t digit, const Before& before_group, Vec* sums) {
-    IntVec products[num_x][4] = {};
+    IntVec products[num_x][4];
+    set_to_zero(products);
     const int8_t* const q = x.q + digit * x.columns + u * unit_columns;
     for (int g = 0; g < unit_groups; ++g) {
         before_group();
@@ -84,9 +85,11 @@ static inline __attribute__((always_inline)) void add_unit_digit(const ByteUnit<
             }
         }
     } else {
+#pragma GCC unroll 4
         for (int m = 0; m < num_x; ++m) all[m] += start_of(x.from_row(m), u, digit);
     }
     const Vec scales = unit.scales(0);
+#pragma GCC unroll 4
     for (int m = 0; m < num_x; ++m)
         sums[m] = joined_unit(all[m], scales, splat(x.from_row(m).digit_scale(u, digit)), sums[m]);
 }
@@ -99,7 +102,8 @@ template <WeightType type, int num_x>
 template <WeightType type, int num_x>
 [[gnu::noinline]] static void multiply_few_rows(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                                 int64_t tile_row, NextTile& next) {
-    Vec sums[num_x] = {};
+    Vec sums[num_x];
+    set_to_zero(sums);
     for (int64_t u = 0; u < x.num_units(); ++u) {
         const ByteUnit<type> unit(tile + u * ByteUnit<type>::bytes);
         add_unit_digit<type, num_x>(unit, x, u, 0, [&] { next.fetch_some(); }, sums);
@@ -107,6 +111,7 @@ template <WeightType type, int num_x>
         for (int m = 0; m < num_x; ++m) is_any_double |= x.is_double[m * x.stride + u] != 0;
         if (is_any_double) add_second_unit_digit<type, num_x>(unit, x, u, sums);
     }
+#pragma GCC unroll 4
     for (int m = 0; m < num_x; ++m) put_outputs(task, tile_row, m, sums[m]);
 }
 
@@ -217,12 +222,16 @@ struct UnitsByVectors {
     [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t first) {
         for (int part = 0; part < tile_parts; ++part) {
             IntVec products[num_x][num_tiles];
+#pragma GCC unroll 12
             for (int m = 0; m < num_x; ++m)
+#pragma GCC unroll 2
                 for (int tile = 0; tile < num_tiles; ++tile) products[m][tile] = IntVec{} + x.starts[m];
             const uint8_t* quads[num_tiles];
             for (int tile = 0; tile < num_tiles; ++tile) quads[tile] = scratch.bytes[tile].quads + part * 4 * lanes;
             add_products_of(products, quads, x);
+#pragma GCC unroll 2
             for (int tile = 0; tile < num_tiles; ++tile)
+#pragma GCC unroll 12
                 for (int m = 0; m < num_x; ++m) {
                     Vec& sum = scratch.sum(tile, first + m, part);
                     const Vec scales = weight_scales[tile * tile_parts + part];
@@ -250,7 +259,7 @@ private:
 #pragma GCC unroll 12
                 for (int m = 0; m < num_x; ++m) {
                     const FourBytes a = reinterpret_cast<const FourBytes*>(x.q + m * x.stride)[q];
-                    const IntVec fours = (IntVec)in_register((Vec)(IntVec{} + a));
+                    const IntVec fours = in_register(IntVec{} + a);
 #pragma GCC unroll 2
                     for (int tile = 0; tile < num_tiles; ++tile)
                         products[m][tile] = add_products<255>(products[m][tile], quad[tile], fours);
@@ -263,7 +272,8 @@ private:
 
 #if defined(__AMX_INT8__)
 
-// At least 16 rows.
+constexpr int64_t fewest_rows_for_tiles_of_units = 16;
+
 class UnitsByTiles {
 public:
     UnitsByTiles() { shape_tiles(16, 16); }
@@ -400,9 +410,6 @@ template <WeightType type>
 static void units_linear(const LinearPart& task, const QuantizedRows& x, void* scratch) {
 #if defined(__AVX512VNNI__)
     if (task.num_x <= unit_rows_together) return units_of_few_rows<type>(task, x);
-#endif
-#if defined(__AMX_INT8__)
-    if (task.num_x >= 16) return units_of_many_rows<UnitsByTiles, type>(task, x, scratch);
 #endif
     units_of_many_rows<UnitsByVectors, type>(task, x, scratch);
 }

@@ -76,16 +76,16 @@ constexpr int float_rows_together = lanes == 16 ? 6 : 3;
 // Outputs of `num_parts` vectors of weight rows, each a run of slices, for `num_x` rows of x.
 template <WeightType type, int num_x, int num_parts>
 static inline void multiply_float_parts(const uint8_t* const* parts, const Word* x, int64_t x_stride, int64_t num_slices,
-                                        NextTile& next, Vec (*sums)[num_parts]) {
+                                        NextTile& next, Vec (&sums)[num_x][num_parts]) {
     constexpr int64_t slice_bytes = float_slice_bytes(type);
     constexpr int num_steps = Slice<type>::num_steps;
-    for (int m = 0; m < num_x; ++m)
-        for (int p = 0; p < num_parts; ++p) sums[m][p] = Vec{};
+    set_to_zero(sums);
     const uint8_t* slices[num_parts];
     for (int p = 0; p < num_parts; ++p) slices[p] = parts[p];
     for (int64_t s = 0; s < num_slices; ++s, x += 2 * num_steps) {
         next.fetch_some();
-        Vec chains[2][num_x][num_parts] = {};
+        Vec chains[2][num_x][num_parts];
+        set_to_zero(chains);
 #pragma GCC unroll 2
         for (int step = 0; step < num_steps; ++step) {
 #pragma GCC unroll 2

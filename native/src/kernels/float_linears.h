@@ -32,4 +32,6 @@ static void lay_float_row(WeightType type, const float* x, int64_t columns, uint
     }
 }
 
+static constexpr FloatKernels float_kernels = {float_linear, lay_float_row};
+
 }  // namespace trivium::TRIVIUM_ISA

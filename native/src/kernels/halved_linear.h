@@ -185,7 +185,8 @@ static inline void add_halved_digit(const typename HalvedTile<type>::HalvedUnit&
                                     const typename HalvedRows<type, num_x>::Columns& x, NextTile& next, Vec* sums) {
     using U = Unit<type>;
     using W = Group<type>;
-    IntVec products[num_x] = {};
+    IntVec products[num_x];
+    set_to_zero(products);
     for (int g = 0; g < U::num_groups; ++g) {
         next.fetch_some();
         for (int s = 0; s < W::num_scales; ++s)
@@ -211,12 +212,14 @@ template <WeightType type, int num_x>
 [[gnu::noinline]] static void multiply_halved(const LinearPart& task, const HalvedRows<type, num_x>& x,
                                               const HalvedTile<type>& weight, int64_t tile_row, int64_t first, NextTile& next) {
     const int64_t num_units = task.weight.columns / Unit<type>::columns;
-    Vec sums[num_x] = {};
+    Vec sums[num_x];
+    set_to_zero(sums);
     for (int64_t u = 0; u < num_units; ++u) {
         add_halved_digit<type, num_x>(weight.units[u], x.at(u, 0, num_units), next, sums);
         if (x.at(u, 0, num_units).is_double[0])
             add_halved_digit<type, num_x>(weight.units[u], x.at(u, 1, num_units), next, sums);
     }
+#pragma GCC unroll 12
     for (int m = 0; m < num_x; ++m) put_outputs(task, tile_row, first + m, sums[m]);
 }
 

@@ -38,7 +38,9 @@ static inline __attribute__((always_inline)) void add_digit(const Unit<type>& un
     using W = Group<type>;
     constexpr int count = W::quads_per_scale;
     const int64_t first_byte = digit * x.columns + u * U::columns;
-    IntVec products[num_x] = {}, others[num_x] = {};
+    IntVec products[num_x], others[num_x];
+    set_to_zero(products);
+    set_to_zero(others);
     for (int g = 0; g < U::num_groups; ++g) {
         before_group();
         const W group = unit.group(g);
@@ -94,7 +96,8 @@ template <WeightType type>
 [[gnu::noinline]] static void multiply_row(const LinearPart& task, const QuantizedRows& x, const uint8_t* tile,
                                            int64_t tile_row, int64_t first, NextTile& next) {
     const int64_t num_units = x.num_units();
-    Vec sums[tile_parts] = {};
+    Vec sums[tile_parts];
+    set_to_zero(sums);
 #pragma GCC unroll 2
     for (int64_t u = 0; u < num_units; ++u) {
         add_unit<type, 1>(Unit<type>(tile, u, 0), x, u, [&] { next.fetch_some(); }, sums);
@@ -114,7 +117,8 @@ template <WeightType type, int num_x>
     for (int part = 0; part < tile_parts; ++part) {
         const int64_t row = tile_row + part * lanes;
         if (row >= task.weight.rows) return;
-        Vec sums[num_x] = {};
+        Vec sums[num_x];
+        set_to_zero(sums);
         const auto add = [&](int64_t u) {
             add_unit<type, num_x>(Unit<type>(tile, u, part), x, u, [&] { next.fetch_some(); }, sums);
         };
@@ -124,6 +128,7 @@ template <WeightType type, int num_x>
         } else {
             for (int64_t u = 0; u < num_units; ++u) add(u);
         }
+#pragma GCC unroll 8
         for (int m = 0; m < num_x; ++m) put_outputs(task, row, first + m, sums[m]);
     }
 }

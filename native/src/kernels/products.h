@@ -123,8 +123,10 @@ struct MultiplyAddPairs {
 
 template <KVType type, typename Steps>
 struct VectorProducts {
-    // Items multiplied together: as many as the registers hold two chains of, for 16 columns; or half as many for 32.
-    static constexpr int max_items = lanes == 16 ? 12 : 3;
+    // Sums of chains that the registers hold beside columns, and items multiplied together: so many that they have sums of one
+    // chain for all columns (of eight lanes for half of them), which then goes through a slice by itself.
+    static constexpr int most_sums = lanes == 8 ? 12 : 24;
+    static constexpr int max_items = lanes == 16 ? 12 : lanes == 8 ? 6 : 3;
     static constexpr bool needs_whole_slices = false;
     typedef NoSetup Setup;
 
@@ -136,7 +138,7 @@ struct VectorProducts {
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
                          float* out) {
         with_constant<max_items>(items, [&]<int n>() {
-            if constexpr (2 * n <= max_items)
+            if constexpr (lanes == 16 || 2 * n * panel_vectors <= most_sums)
                 if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, out);
             for (int group = 0; group < num_groups; ++group)
                 multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
@@ -144,11 +146,11 @@ struct VectorProducts {
     }
 
 private:
-    // Adds the products of the first `num_pairs` pairs of a slice's elements to their chains.
-    template <int items, int groups, typename Columns>
+    // Adds the products of the first `num_pairs` pairs of a slice's elements to their chains, the first of which is `chain`.
+    template <int chain, int chains, int items, int groups, typename Columns>
     static inline __attribute__((always_inline)) void add_slice(
         int64_t slice, int first_group, int64_t num_pairs, const Word* row, const Columns& columns,
-        Vec (&sums)[2][items][groups * group_vectors]) {
+        Vec (&sums)[chains][items][groups * group_vectors]) {
         constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
         const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
         for (int half = 0; half < 2; ++half) {
@@ -156,16 +158,16 @@ private:
             for (int g = 0; g < groups; ++g) at[g] = columns.at(slice, first_group + g, half);
             const auto add_step = [&] {
 #pragma GCC unroll 2
-                for (int chain = 0; chain < 2; ++chain) {
+                for (int c = 0; c < chains; ++c) {
                     Vec taken[vectors];
 #pragma GCC unroll 4
                     for (int v = 0; v < vectors; ++v)
-                        taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain);
+                        taken[v] = Steps::load(at[v / group_vectors] + v % group_vectors * vector_bytes, row_bytes, chain + c);
 #pragma GCC unroll 12
                     for (int i = 0; i < items; ++i)
 #pragma GCC unroll 4
                         for (int v = 0; v < vectors; ++v)
-                            sums[chain][i][v] = Steps::multiply(taken[v], row[i * row_words<Word> + chain], sums[chain][i][v]);
+                            sums[c][i][v] = Steps::multiply(taken[v], row[i * row_words<Word> + chain + c], sums[c][i][v]);
                 }
                 for (int g = 0; g < groups; ++g) at[g] += step_bytes;
                 row += 2;
@@ -184,19 +186,36 @@ private:
     static inline void multiply_groups(int first_group, const Rows<Word>& rows, const Slices& slices,
                                        const Columns& columns, float* out) {
         constexpr int vectors = groups * group_vectors;
+        constexpr bool is_by_chain = 2 * items * vectors > most_sums;
         for (int64_t s = slices.first; s < slices.last; ++s) {
-            Vec sums[2][items][vectors] = {};  // of the even chain and of the odd one
             const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
-            add_slice<items, groups>(s, first_group, num_pairs, rows.slice(s), columns, sums);
-            const auto each_sum = [&](const auto& join) {
-                for (int i = 0; i < items; ++i)
-                    for (int v = 0; v < vectors; ++v)
-                        join(out + i * panel_columns + v * lanes, sums[0][i][v] + sums[1][i][v]);
+            const auto add = [&]<int chain, int chains>(Vec (&sums)[chains][items][vectors]) {
+                set_to_zero(sums);
+                add_slice<chain, chains, items, groups>(s, first_group, num_pairs, rows.slice(s), columns, sums);
             };
-            if (s == slices.first) {
-                each_sum([](float* sum, Vec product) { store(sum, product); });
+            const auto put_all = [&](const auto& sum_of) {
+#pragma GCC unroll 12
+                for (int i = 0; i < items; ++i)
+#pragma GCC unroll 4
+                    for (int v = 0; v < vectors; ++v) {
+                        float* const sum = out + i * panel_columns + v * lanes;
+                        store(sum, s == slices.first ? sum_of(i, v) : load(sum) + sum_of(i, v));
+                    }
+            };
+            if constexpr (is_by_chain) {
+                Vec even[1][items][vectors], odd[1][items][vectors];
+                add.template operator()<0, 1>(even);
+                float kept[items * vectors * lanes];
+#pragma GCC unroll 12
+                for (int i = 0; i < items; ++i)
+#pragma GCC unroll 4
+                    for (int v = 0; v < vectors; ++v) store(kept + (i * vectors + v) * lanes, even[0][i][v]);
+                add.template operator()<1, 1>(odd);
+                put_all([&](int i, int v) { return load(kept + (i * vectors + v) * lanes) + odd[0][i][v]; });
             } else {
-                each_sum([](float* sum, Vec product) { store(sum, load(sum) + product); });
+                Vec sums[2][items][vectors];
+                add.template operator()<0, 2>(sums);
+                put_all([&](int i, int v) { return sums[0][i][v] + sums[1][i][v]; });
             }
         }
     }

@@ -6,7 +6,8 @@
 
 #include "packed_linear.h"
 
-#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES)
+#if defined(TRIVIUM_SUMS_PAIRS_OF_BYTES) && !defined(__AVX512F__)
+#define TRIVIUM_SPREADS_ROWS
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -51,8 +52,8 @@ struct SpreadRows {
 
 // Sums of 16 bits and the products of pairs of bytes. Left to itself the compiler adds products to each other first, for which
 // there are no registers left.
-static inline IntVec add_pairs(IntVec pairs, ByteVec w, const IntVec& x) {
-    IntVec products;
+static inline ShortVec add_pairs(ShortVec pairs, ByteVec w, const IntVec& x) {
+    ShortVec products;
     asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs), "=&x"(products) : "m"(x), "x"(w));
     return pairs;
 }
@@ -62,15 +63,15 @@ template <int largest, WeightType type, int num_x, typename Quad>
 static inline void add_spread_products(const Quad& quad, const SpreadRows<type, num_x>& x, int64_t u, int g, int s, IntVec factors,
                                        IntVec (&sums)[num_x]) {
     constexpr int fitting = pairs_that_fit<largest>, count = Group<type>::quads_per_scale;
-    IntVec pairs[num_x];
+    ShortVec pairs[num_x];
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
         const ByteVec w = quad(s * count + i);
 #pragma GCC unroll 6
         for (int m = 0; m < num_x; ++m) {
             const IntVec& fours = x.at(u, 8 * g + s * count + i, m);
-            pairs[m] = i % fitting == 0 ? (IntVec)_mm256_maddubs_epi16((__m256i)w, (__m256i)fours) : add_pairs(pairs[m], w, fours);
-            if (i % fitting == fitting - 1 || i == count - 1) sums[m] += widened_pairs(pairs[m], factors);
+            pairs[m] = i % fitting == 0 ? byte_pairs(w, fours) : add_pairs(pairs[m], w, fours);
+            if (i % fitting == fitting - 1 || i == count - 1) sums[m] += word_pairs((IntVec)pairs[m], factors);
         }
     }
 }
@@ -84,7 +85,9 @@ static inline void add_spread_units(const SpreadRows<type, num_x>& x, const uint
     using W = Group<type>;
     for (int64_t u = 0; u < num_units; ++u) {
         const U unit(tile, first_unit + u, part);
-        IntVec products[num_x] = {}, others[num_x] = {};
+        IntVec products[num_x], others[num_x];
+        set_to_zero(products);
+        set_to_zero(others);
         if constexpr (!U::has_factors && !U::p.has_minima)
             for (int m = 0; m < num_x; ++m) products[m] = x.at(u, X::sums_at, m);
         for (int g = 0; g < U::num_groups; ++g) {
@@ -146,7 +149,8 @@ template <WeightType type, int num_x>
         for (int part = 0; part < tile_parts; ++part, sums += num_x) {
             const int64_t row = t * packed_tile_rows + part * lanes;
             if (row >= task.weight.rows) return;
-            Vec now[num_x] = {};
+            Vec now[num_x];
+            set_to_zero(now);
             if (!block.is_first) {
 #pragma GCC unroll 6
                 for (int m = 0; m < num_x; ++m) now[m] = sums[m];

@@ -1,4 +1,4 @@
-// Included last by each instruction set's translation unit.
+// Included last by the translation units of instruction sets that stand by themselves.
 #pragma once
 
 #include "attention.h"
@@ -14,13 +14,9 @@ namespace trivium::TRIVIUM_ISA {
 
 static constexpr Kernels table = {
     .name = TRIVIUM_NAME(TRIVIUM_ISA),
-    .prompt_items_together = prompt_items_together,
-    .packed_linear = packed_linear,
-    .byte_rows_linear = byte_rows_linear,
-    .float_linear = float_linear,
-    .lay_float_row = lay_float_row,
-    .packed_scratch = packed_scratch,
-    .expands = expands,
+    .packed = packed_kernels,
+    .floats = float_kernels,
+    .attention = attention_kernels,
     .quantize_row = quantize_row,
     .turn_row = turn_row,
     .decode = decode,
@@ -32,9 +28,6 @@ static constexpr Kernels table = {
     .add_scaled = add_scaled,
     .write_keys = write_keys,
     .write_values = write_values,
-    .attention_sizes = attention_sizes,
-    .attention = attention,
-    .merge_attention = merge_attention,
     .largest = largest,
     .draw_weights = draw_weights,
     .weights_at_least = weights_at_least,

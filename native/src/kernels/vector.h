@@ -75,6 +75,20 @@ static inline Vec in_register(Vec v) {
     return v;
 }
 
+static inline IntVec in_register(IntVec v) { return (IntVec)in_register((Vec)v); }
+
+// Sums that begin with 0, each in its register: of `= {}` for an array the compiler makes a `rep stos`, which takes a Zen 4 as
+// long as a few hundred products, and memory that sums are read from and written to.
+template <typename V>
+static inline __attribute__((always_inline)) void set_to_zero(V& sum) {
+    sum = in_register(V{});
+}
+template <typename V, size_t count>
+static inline __attribute__((always_inline)) void set_to_zero(V (&sums)[count]) {
+#pragma GCC unroll 32
+    for (size_t i = 0; i < count; ++i) set_to_zero(sums[i]);
+}
+
 static inline IntVec lane_numbers() {
     IntVec numbers = {};
     for (int i = 0; i < lanes; ++i) numbers[i] = i;
@@ -107,7 +121,7 @@ static inline float fma(float a, float b, float c) {
 // b where they are equal or one is not a number.
 static inline Vec max(Vec a, Vec b) {
 #if defined(__AVX512F__)
-    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+    return (Vec)_mm512_maskz_max_ps(-1, (__m512)a, (__m512)b);
 #elif defined(__AVX2__)
     return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
 #else

@@ -74,7 +74,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     instruction_set: Annotated[
         str | None,
         Meta(
-            description="of the native kernels: baseline, avx2, avx512, avx512_bf16 or amx; default: the best that the"
+            description="of the native kernels: baseline, avx2, avx512, avx512_vnni, avx512_bf16 or amx; default: the best that the"
             " machine really runs"
         ),
     ] = None

@@ -13,7 +13,13 @@ from trivium.types.checks import Check
 from trivium.types.errors import ConfigError
 
 # Instruction sets that the processor may offer, by the flag that says so, as /proc/cpuinfo spells it.
-FLAG_OF = {"avx2": "avx2", "avx512": "avx512f", "avx512_bf16": "avx512_bf16", "amx": "amx_int8"}
+FLAG_OF = {
+    "avx2": "avx2",
+    "avx512": "avx512bw",
+    "avx512_vnni": "avx512_vnni",
+    "avx512_bf16": "avx512_bf16",
+    "amx": "amx_int8",
+}
 
 INSTALL_AGAIN = "install trivium again, where a C++ compiler is"
 

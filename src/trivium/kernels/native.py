@@ -51,11 +51,11 @@ def load_extension() -> ModuleType:
 
 
 # Instruction sets without exact sums of products of bytes: they multiply words of 16 bits (kernels/byte_rows_by_words.h).
-WIDENING_SETS = frozenset({"avx2"})
+WIDENING_SETS = frozenset({"avx2", "avx512"})
 # Those that make bytes of units (kernels/unit_bytes.h) by vectors.
-UNITS_SETS = frozenset({"avx512", "avx512_bf16", "amx"})
+UNITS_SETS = frozenset({"avx512_vnni", "avx512_bf16", "amx"})
 # That multiply four bytes as fast as two bfloat16; AMX would by tiles, which attention has for bfloat16 only.
-BYTE_CACHE_SETS = frozenset({"avx512", "avx512_bf16"})
+BYTE_CACHE_SETS = frozenset({"avx512_vnni", "avx512_bf16"})
 
 
 def usable_instruction_sets() -> list[str]:

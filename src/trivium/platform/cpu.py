@@ -47,7 +47,18 @@ from trivium.types.facts import Capabilities, ModelFacts
 
 ENERGY = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
 NODES = Path("/sys/devices/system/node")
-INTERESTING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "sve")
+INTERESTING_FLAGS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "sve",
+)
 
 # Sums are exact to the order in float32, and the native kernels take float32 activations.
 DTYPES = ("float32", "bfloat16", "float16")
