@@ -148,6 +148,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
         results.insert(results.end(), y.begin(), y.end());
     }
 
+    kernels.exponentials(x.data(), 1.0f, y.data(), columns);
+    results.insert(results.end(), y.begin(), y.end());
     kernels.layer_norm(x.data(), x.data() + columns, x.data() + 2 * columns, 1e-5f, y.data(), columns);
     results.insert(results.end(), y.begin(), y.end());
     for (const ElementFunction function : {ElementFunction::gelu, ElementFunction::gelu_tanh, ElementFunction::relu,

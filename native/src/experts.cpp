@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "ops.h"
@@ -80,6 +79,21 @@ uint64_t routing_key(float logit, int64_t expert) {
 
 int64_t expert_of_key(uint64_t key) { return ~static_cast<uint32_t>(key); }
 
+// As many of the greatest keys as `kept` has room for, from the greatest on. Few are kept, and most experts are below them.
+void keep_greatest(const float* logits, int64_t num_experts, std::vector<uint64_t>& kept) {
+    size_t count = 0;
+    for (int64_t i = 0; i < num_experts; ++i) {
+        const uint64_t key = routing_key(logits[i], i);
+        if (count < kept.size())
+            ++count;
+        else if (key < kept.back())
+            continue;
+        size_t place = count - 1;
+        for (; place > 0 && kept[place - 1] < key; --place) kept[place] = kept[place - 1];
+        kept[place] = key;
+    }
+}
+
 }  // namespace
 
 void Ops::route(const Tensor& logits, bool normalized, const Tensor& ids, const Tensor& shares) {
@@ -99,19 +113,18 @@ void Ops::route(const Tensor& logits, bool normalized, const Tensor& ids, const 
     const std::lock_guard lock(one_call_);
     const int64_t tokens_per_task = cheap_rows_per_task(tokens, 16 * num_experts);
     pool_.run(ceil_div(tokens, tokens_per_task), [&](int64_t task, int) {
-        std::vector<uint64_t> order(static_cast<size_t>(num_experts));
+        std::vector<uint64_t> chosen_keys(static_cast<size_t>(choices));
         std::vector<float> powers(static_cast<size_t>(num_experts));
         const int64_t last = std::min(tokens, (task + 1) * tokens_per_task);
         for (int64_t token = task * tokens_per_task; token < last; ++token) {
             const float* const row = logits.as<const float>() + token * num_experts;
-            for (int64_t i = 0; i < num_experts; ++i) order[static_cast<size_t>(i)] = routing_key(row[i], i);
-            std::partial_sort(order.begin(), order.begin() + choices, order.end(), std::greater<>());
-            const float highest = row[expert_of_key(order[0])];
+            keep_greatest(row, num_experts, chosen_keys);
+            kernels_.exponentials(row, row[expert_of_key(chosen_keys[0])], powers.data(), num_experts);
             float all = 0.0f, chosen = 0.0f;
-            for (int64_t i = 0; i < num_experts; ++i) all += powers[static_cast<size_t>(i)] = std::exp(row[i] - highest);
+            for (const float power : powers) all += power;
             float* const share = shares.as<float>() + token * choices;
             for (int64_t i = 0; i < choices; ++i) {
-                const int64_t expert = expert_of_key(order[static_cast<size_t>(i)]);
+                const int64_t expert = expert_of_key(chosen_keys[static_cast<size_t>(i)]);
                 ids.as<int64_t>()[token * choices + i] = expert;
                 share[i] = powers[static_cast<size_t>(expert)] / all;
                 chosen += share[i];

@@ -173,6 +173,7 @@ struct Kernels {
     void (*gated)(const float* gate, const float* up, Activation activation, float* out, int64_t count);
     void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, float* out, int64_t dim);
     void (*activate)(const float* x, ElementFunction function, float* out, int64_t count);
+    void (*exponentials)(const float* x, float largest, float* out, int64_t count);  // e^(x - largest)
     void (*add_scaled)(const float* x, float scale, float* sum, int64_t count);
     void (*write_keys)(const KVWrite& write);
     void (*write_values)(const KVWrite& write);

@@ -94,15 +94,24 @@ static inline Vec element(Vec x) {
     if constexpr (function == ElementFunction::silu) return activate(x, Activation::silu);
 }
 
-template <ElementFunction function>
-static void each_element(const float* x, float* out, int64_t count) {
+template <typename Function>
+static inline void each_vector(const float* x, float* out, int64_t count, const Function& function) {
     int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) store(out + i, element<function>(load(x + i)));
+    for (; i + lanes <= count; i += lanes) store(out + i, function(load(x + i)));
     if (i == count) return;
     float rest[lanes] = {};
     memcpy(rest, x + i, 4 * (count - i));
-    store(rest, element<function>(load(rest)));
+    store(rest, function(load(rest)));
     memcpy(out + i, rest, 4 * (count - i));
+}
+
+template <ElementFunction function>
+static void each_element(const float* x, float* out, int64_t count) {
+    each_vector(x, out, count, [](Vec v) { return element<function>(v); });
+}
+
+static void exponentials(const float* x, float largest, float* out, int64_t count) {
+    each_vector(x, out, count, [most = splat(largest)](Vec v) { return exp(v - most); });
 }
 
 static void activate_row(const float* x, ElementFunction function, float* out, int64_t count) {

@@ -25,6 +25,7 @@ static constexpr Kernels table = {
     .gated = gated,
     .layer_norm = layer_norm,
     .activate = activate_row,
+    .exponentials = exponentials,
     .add_scaled = add_scaled,
     .write_keys = write_keys,
     .write_values = write_values,
