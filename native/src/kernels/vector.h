@@ -77,8 +77,8 @@ static inline Vec in_register(Vec v) {
 
 static inline IntVec in_register(IntVec v) { return (IntVec)in_register((Vec)v); }
 
-// Sums that begin with 0, each in its register: of `= {}` for an array the compiler makes a `rep stos`, which takes a Zen 4 as
-// long as a few hundred products, and memory that sums are read from and written to.
+// Sums that begin with 0, each in its register. Of `= {}` for an array the compiler makes a `rep stos` of some dozens of cycles,
+// and memory that sums are then read from and written to.
 template <typename V>
 static inline __attribute__((always_inline)) void set_to_zero(V& sum) {
     sum = in_register(V{});
