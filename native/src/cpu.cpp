@@ -101,7 +101,7 @@ std::vector<float> sample_results(const Kernels& kernels) {
     std::vector<float> packed_scratch, out(num_x * rows);
     std::vector<int8_t> q(num_x * columns);
     std::vector<float> quantized_memory;
-    std::vector<uint32_t> laid(num_x * columns);
+    std::vector<uint32_t> laid(num_x * laid_stride(columns));
     for (int t = 0; t < num_packed_types; ++t) {
         const WeightType type = static_cast<WeightType>(t), stored = stored_type(type);
         if (is_byte_rows(type)) continue;
@@ -112,8 +112,8 @@ std::vector<float> sample_results(const Kernels& kernels) {
         const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, Held::nothing};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)
-                kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * columns);
-            kernels.floats.linear(part, laid.data());
+                kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * laid_stride(columns));
+            kernels.floats.linear(part, laid.data(), aligned(packed_scratch, kernels.floats.scratch_bytes));
         } else {
             const int64_t unit_columns = packed_layout(type).unit_columns;
             const QuantizedRows quantized = quantized_rows_in(

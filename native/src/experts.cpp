@@ -146,12 +146,12 @@ Activations Ops::gathered(const Activations& from, const std::vector<int64_t>& p
             std::memcpy(to.from_row(i).q, rows.from_row(pairs[static_cast<size_t>(i)] / choices).q, static_cast<size_t>(to.stride));
         all.quantized[digits] = to;
     }
-    const int64_t padded = padded_columns(columns);
+    const int64_t words_of_row = laid_stride(columns);
     for (size_t type = 0; type < 3; ++type) {
         if (!from.laid[type]) continue;
-        uint32_t* const words = reinterpret_cast<uint32_t*>(expert_laid_[type].at_least(count * padded));
+        uint32_t* const words = reinterpret_cast<uint32_t*>(expert_laid_[type].at_least(count * words_of_row));
         for (int64_t i = 0; i < count; ++i)
-            std::copy_n(from.laid[type] + pairs[static_cast<size_t>(i)] / choices * padded, padded, words + i * padded);
+            std::copy_n(from.laid[type] + pairs[static_cast<size_t>(i)] / choices * words_of_row, words_of_row, words + i * words_of_row);
         all.laid[type] = words;
     }
     return all;

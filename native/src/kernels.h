@@ -142,10 +142,12 @@ struct PackedKernels {
 
 // Linear layers on float weights.
 struct FloatKernels {
-    // `x`: rows as lay_row lays them for the weight's type.
-    void (*linear)(const LinearPart& part, const uint32_t* x);
+    // `x`: rows as lay_row lays them for the weight's type, laid_stride words from one to the next.
+    // `scratch`: scratch_bytes, aligned for vectors.
+    void (*linear)(const LinearPart& part, const uint32_t* x, void* scratch);
     // One row of activations for `linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
+    int64_t scratch_bytes;
 };
 
 struct AttentionKernels {

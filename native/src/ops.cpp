@@ -101,14 +101,11 @@ void Ops::spread(int64_t count, const std::function<void(int64_t, int)>& work) {
 }
 
 float* Ops::Buffer::at_least(int64_t num_floats) {
-    constexpr size_t alignment_floats = 16;
-    if (memory_.size() < num_floats + alignment_floats) {
+    if (memory_.size() < static_cast<size_t>(num_floats)) {
         memory_ = {};  // a growing vector would copy it, and take up to twice what is needed
-        memory_ = std::vector<float>(num_floats + alignment_floats);
+        memory_ = AlignedFloats(static_cast<size_t>(num_floats));
     }
-    float* p = memory_.data();
-    while (reinterpret_cast<uintptr_t>(p) % (4 * alignment_floats)) ++p;
-    return p;
+    return memory_.data();
 }
 
 std::vector<float*> Ops::scratch(int64_t num_floats) {
@@ -239,10 +236,10 @@ void Ops::prepare(const float* x, int64_t stride, int64_t rows, const std::optio
         quantized = room_for_quantized(rows, columns, unit_columns, quantized_x_[digits_of(unit_columns) - 1]);
         each_row([&](int64_t i, int worker) { kernels_.quantize_row(row(i, worker), quantized->from_row(i)); });
     } else if (!all.laid_for(type)) {
-        const int64_t padded = padded_columns(columns);
-        uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * padded));
+        const int64_t words_of_row = laid_stride(columns);
+        uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * words_of_row));
         each_row([&](int64_t i, int worker) {
-            kernels_.floats.lay_row(type, row(i, worker), columns, words + i * padded);
+            kernels_.floats.lay_row(type, row(i, worker), columns, words + i * words_of_row);
         });
         all.laid[static_cast<size_t>(type)] = words;
     }
@@ -343,7 +340,7 @@ void Ops::fetch_while_waiting(const FirstWeights& coming, const FirstWeights& af
 }
 
 int64_t Ops::linear_scratch(const PackedMatrix& weight) const {
-    return is_float(weight.type) ? 0 : kernels_.packed.scratch_bytes(weight.type, weight.columns);
+    return is_float(weight.type) ? kernels_.floats.scratch_bytes : kernels_.packed.scratch_bytes(weight.type, weight.columns);
 }
 
 void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const {
@@ -351,7 +348,7 @@ void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_r
     if (is_byte_rows(type)) {
         kernels_.packed.byte_rows_linear(part, x.turned->from_row(first_row), scratch);
     } else if (is_float(type)) {
-        kernels_.floats.linear(part, x.laid_for(type) + first_row * padded_columns(x.columns));
+        kernels_.floats.linear(part, x.laid_for(type) + first_row * laid_stride(x.columns), scratch);
     } else {
         kernels_.packed.linear(part, x.quantized_for(type)->from_row(first_row), scratch);
     }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aligned.h"
 #include "checks.h"
 #include "kernels.h"
 #include "tensor.h"
@@ -149,7 +150,7 @@ private:
         float* at_least(int64_t num_floats);
 
     private:
-        std::vector<float> memory_;
+        AlignedFloats memory_;
     };
 
     std::vector<float*> scratch(int64_t num_floats);  // one for each worker

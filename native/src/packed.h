@@ -100,6 +100,10 @@ static constexpr int64_t padded_columns(int64_t columns) {
     return (columns + float_slice_columns - 1) / float_slice_columns * float_slice_columns;
 }
 
+// From a row of activations, laid for float weights, to the next, in words of 4 bytes: an odd number of cache lines, since rows
+// that are a power of two apart meet in few sets of a cache.
+static constexpr int64_t laid_stride(int64_t columns) { return 16 * (padded_columns(columns) / 16 | 1); }
+
 static constexpr int64_t float_slice_bytes(WeightType type) {
     return packed_tile_rows * bytes_of(type, float_slice_columns);
 }

@@ -116,7 +116,7 @@ void require_rising(const Tensor& wanted, int64_t num_tokens) {
 const StepTensors::Rotation& StepTensors::rotation(int64_t index) const { return at(rotations, index, "rotation"); }
 const StepTensors::Group& StepTensors::group(int64_t index) const { return at(groups, index, "KV group"); }
 
-void Lane::take(const Tokens& tokens, std::vector<std::vector<float>>& kept) {
+void Lane::take(const Tokens& tokens, std::vector<AlignedFloats>& kept) {
     num_tokens_ = tokens.count;
     for (size_t i = 0; i < data_.size(); ++i)
         data_[i] = kept[i].empty() ? own_[i].data() : kept[i].data() + tokens.first * widths_[i];
@@ -203,11 +203,11 @@ void Program::cut_into_segments(int64_t result) {
 
 void Program::reserve(int64_t num_tokens, const std::vector<Cut>& cuts) {
     struct Need {
-        std::vector<float>* memory;
+        AlignedFloats* memory;
         size_t num_floats;
     };
     std::vector<Need> needs;
-    const auto need = [&](std::vector<float>& memory, int64_t rows, size_t buffer) {
+    const auto need = [&](AlignedFloats& memory, int64_t rows, size_t buffer) {
         const size_t num_floats = static_cast<size_t>(rows * widths_[buffer] + padding_floats);
         if (memory.size() < num_floats) needs.push_back({&memory, num_floats});
     };
@@ -233,7 +233,7 @@ void Program::reserve(int64_t num_tokens, const std::vector<Cut>& cuts) {
     malloc_trim(0);  // the small buffers would stay with the allocator, beside the large ones
 #endif
     for (const Need& each : needs)
-        if (each.memory->size() < each.num_floats) *each.memory = std::vector<float>(each.num_floats);
+        if (each.memory->size() < each.num_floats) *each.memory = AlignedFloats(each.num_floats);
 }
 
 void Program::embed(const WeightTensor& weight, int64_t out) {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "aligned.h"
 #include "ops.h"
 
 namespace trivium {
@@ -59,7 +60,7 @@ public:
     std::vector<PackedLayer> packed_layers;  // of the op that runs
 
     // `kept` is what all lanes share, by buffer: rows of all tokens, or nothing where a buffer is the lane's own.
-    void take(const Tokens& tokens, std::vector<std::vector<float>>& kept);
+    void take(const Tokens& tokens, std::vector<AlignedFloats>& kept);
 
     Tensor rows(int64_t buffer) const;                // [tokens taken now, width]
     Tensor heads(int64_t buffer, int64_t dim) const;  // [tokens taken now, width / dim, dim]
@@ -68,10 +69,10 @@ public:
     };
     Routed routed(int64_t buffer) const;
 
-    std::vector<std::vector<float>>& own() { return own_; }
+    std::vector<AlignedFloats>& own() { return own_; }
 
 private:
-    std::vector<std::vector<float>> own_;  // by buffer
+    std::vector<AlignedFloats> own_;  // by buffer
     const std::vector<int64_t>& widths_;
     std::vector<float*> data_;  // by buffer, of the first token taken
     int64_t num_tokens_ = 0;
@@ -138,7 +139,7 @@ private:
 
     Ops& ops_;
     std::vector<int64_t> widths_;
-    std::vector<std::vector<float>> kept_;  // by buffer, of all tokens; empty where it passes
+    std::vector<AlignedFloats> kept_;  // by buffer, of all tokens; empty where it passes
     std::vector<Recorded> steps_;
     std::vector<Segment> segments_;  // of all steps, once they run
     int64_t result_ = -1;

@@ -66,10 +66,11 @@ void linears(const Kernels& kernels, Draw draw) {
             const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, tiles, bias.data(), out.data(), rows, Held::nothing};
             const std::string name = std::string(layout(type).name) + "/" + std::to_string(num_x);
             if (is_float(type)) {
-                std::vector<uint32_t> laid(num_x * padded_columns(columns));
+                std::vector<uint32_t> laid(num_x * laid_stride(columns));
                 for (int64_t m = 0; m < num_x; ++m)
-                    kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * padded_columns(columns));
-                kernels.floats.linear(part, laid.data());
+                    kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * laid_stride(columns));
+                std::vector<char> memory;
+                kernels.floats.linear(part, laid.data(), at_vector<void>(memory, kernels.floats.scratch_bytes));
             } else {
                 const int64_t unit_columns = packed_layout(type).unit_columns;
                 std::vector<char> x_memory;

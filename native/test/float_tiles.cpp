@@ -17,15 +17,16 @@ using namespace trivium::tile_model;
 int main(int, char** arguments) {
     std::mt19937 random(static_cast<unsigned>(std::atoi(arguments[1])));
     std::normal_distribution<float> normal;
+    std::vector<FloatTileSums> scratch(float_tile_scratch / sizeof(FloatTileSums));
     int differing = 0, cases = 0;
     for (const int64_t num_x : {8, 13, 16, 17, 31, 32, 33, 48, 77}) {
         for (const auto [rows, columns] : {std::pair<int64_t, int64_t>{16, 32}, {40, 96}, {33, 70}, {8, 16384}}) {
             for (const float size : {1.0f, 1e-19f}) {  // the second: products too small to be normal
-                const int64_t padded = padded_columns(columns);
+                const int64_t stride = laid_stride(columns);
                 std::vector<uint16_t> weight(rows * columns);
                 std::vector<uint8_t> packed(packed_bytes(WeightType::bf16, rows, columns));
                 std::vector<float> x(num_x * columns), bias(rows), by_tiles(num_x * rows), by_vectors(num_x * rows);
-                std::vector<uint32_t> laid(num_x * padded);
+                std::vector<uint32_t> laid(num_x * stride);
                 for (uint16_t& w : weight) w = float_to_bf16(size * normal(random));
                 for (float& value : x) value = size * normal(random);
                 for (float& value : bias) value = size * size * normal(random);
@@ -33,10 +34,10 @@ int main(int, char** arguments) {
                 const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(WeightType::bf16, columns);
                 for (int64_t t = 0; t < tiles; ++t) pack_tile(matrix, matrix.type, 16 * t, packed.data() + t * tile_bytes);
                 for (int64_t m = 0; m < num_x; ++m)
-                    lay_float_row(WeightType::bf16, x.data() + m * columns, columns, laid.data() + m * padded);
+                    lay_float_row(WeightType::bf16, x.data() + m * columns, columns, laid.data() + m * stride);
                 LinearPart part = {num_x, {WeightType::bf16, packed.data(), rows, columns}, 0, tiles,
                                    bias.data(), by_tiles.data(), rows, Held::summand};
-                float_linear(part, laid.data());
+                float_linear(part, laid.data(), scratch.data());
                 part.out = by_vectors.data();
                 const FlushDenormals flushed;
                 float_linear_of<WeightType::bf16>(part, laid.data());

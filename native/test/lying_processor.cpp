@@ -32,7 +32,7 @@ const Kernels& avx512_vnni_kernels() {
 const Kernels& avx512_bf16_kernels() {
     static Kernels kernels = baseline_kernels();
     kernels.name = "avx512_bf16";
-    kernels.floats.linear = [](const LinearPart& part, const uint32_t*) { part.out[0] = 7.0f; };
+    kernels.floats.linear = [](const LinearPart& part, const uint32_t*, void*) { part.out[0] = 7.0f; };
     return kernels;
 }
 

@@ -9,35 +9,67 @@ namespace trivium::TRIVIUM_ISA {
 
 // With fewer rows tiles are too empty to be faster than vectors.
 constexpr int64_t fewest_float_tile_rows = 8;
-// Rows of x that meet a pair of weight tiles before the next pair does: as many as stay in the second-level cache.
-constexpr int64_t float_pass_bytes = 1 << 20;
+// Rows of x, and bytes of a chunk of their columns, that weights meet before the next ones do: half of the 2 MiB of second-level
+// cache that processors with AMX have.
+constexpr int64_t float_pass_rows = 256, float_chunk_bytes = 1 << 20;
+// Pairs of weight tiles that meet a chunk before the next chunk, where there are several: their sums lie beside it.
+constexpr int64_t float_pairs_together = 16;
 constexpr int64_t slice_words = float_slice_columns / 2;  // of 4 bytes
 
+// Of two times two tiles: (x 0, weights 0), (x 0, weights 1), (x 1, weights 0), (x 1, weights 1).
 struct FloatTileSums {
     alignas(64) float of[4][16 * packed_tile_rows];
 };
+constexpr int64_t float_tile_scratch = float_pairs_together * (float_pass_rows / 32 + 1) * int64_t{sizeof(FloatTileSums)};
 
-// `x` points at one or two tiles' first rows, `weights` at one or two tiles' first slices. Tiles 0 … 3 are the sums of (x 0, weights 0),
-// (x 0, weights 1), (x 1, weights 0), (x 1, weights 1).
+// Slices of columns. Sums go on from those of the slices before.
+struct SliceRange {
+    int64_t first, last;
+};
+
+// Rows of x from `done` on, at most two tiles of them. A tile that would reach beyond the last row begins earlier.
+struct FloatBlock {
+    int64_t done, first[2];
+    bool more_x;
+
+    FloatBlock(int64_t done, int64_t end, int64_t num_x, int64_t rows_of_tile)
+        : done(done), first{done, done + rows_of_tile}, more_x(end - done > rows_of_tile) {
+        for (int64_t& row : first) row = row + rows_of_tile < num_x ? row : num_x - rows_of_tile;
+    }
+    int64_t end(int64_t rows_of_tile) const { return first[more_x] + rows_of_tile; }
+};
+
+// `x` points at one or two tiles' first rows, `weights` at one or two tiles' first slices, whose successors are fetched.
 template <bool more_x, bool more_weights>
 static inline void multiply_float_tiles(const uint8_t* const (&x)[2], int64_t x_stride, const uint8_t* const (&weights)[2],
-                                        int64_t num_slices, FloatTileSums& sums) {
+                                        SliceRange slices, NextTile (&next)[2], FloatTileSums& sums) {
     constexpr int64_t slice_bytes = float_slice_bytes(WeightType::bf16), sum_stride = 4 * packed_tile_rows;
-    _tile_zero(0);
-    if constexpr (more_weights) _tile_zero(1);
-    if constexpr (more_x) _tile_zero(2);
-    if constexpr (more_x && more_weights) _tile_zero(3);
-    for (int64_t s = 0; s < num_slices; ++s) {
+    if (slices.first == 0) {
+        _tile_zero(0);
+        if constexpr (more_weights) _tile_zero(1);
+        if constexpr (more_x) _tile_zero(2);
+        if constexpr (more_x && more_weights) _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums.of[0], sum_stride);
+        if constexpr (more_weights) _tile_loadd(1, sums.of[1], sum_stride);
+        if constexpr (more_x) _tile_loadd(2, sums.of[2], sum_stride);
+        if constexpr (more_x && more_weights) _tile_loadd(3, sums.of[3], sum_stride);
+    }
+    for (int64_t s = slices.first; s < slices.last; ++s) {
+        next[0].fetch_some();
+        _tile_stream_loadd(6, weights[0] + s * slice_bytes, 64);
         _tile_loadd(4, x[0] + s * 64, x_stride);
-        _tile_loadd(6, weights[0] + s * slice_bytes, 64);
         _tile_dpbf16ps(0, 4, 6);
+        next[1].fetch_some();
         if constexpr (more_weights) {
-            _tile_loadd(7, weights[1] + s * slice_bytes, 64);
+            _tile_stream_loadd(7, weights[1] + s * slice_bytes, 64);
             _tile_dpbf16ps(1, 4, 7);
         }
         if constexpr (more_x) {
+            next[0].fetch_some();
             _tile_loadd(5, x[1] + s * 64, x_stride);
             _tile_dpbf16ps(2, 5, 6);
+            next[1].fetch_some();
             if constexpr (more_weights) _tile_dpbf16ps(3, 5, 7);
         }
     }
@@ -47,48 +79,71 @@ static inline void multiply_float_tiles(const uint8_t* const (&x)[2], int64_t x_
     if constexpr (more_x && more_weights) _tile_stored(3, sums.of[3], sum_stride);
 }
 
-// One or two weight tiles from `tile` on, for rows of x from `done` on, at most 32 and up to `end`: returns how many are
-// done then. A tile that would reach beyond the last row of x begins earlier, and leaves out what is done.
-static inline int64_t multiply_float_block(const LinearPart& task, const uint32_t* all_x, int64_t tile, int64_t rows_of_tile,
-                                           int64_t done, int64_t end) {
+// One or two weight tiles from `tile` on.
+static inline void multiply_float_block(const LinearPart& task, const uint32_t* all_x, int64_t tile, const FloatBlock& block,
+                                        SliceRange slices, NextTile (&next)[2], FloatTileSums& sums) {
     const int64_t padded = padded_columns(task.weight.columns), tile_bytes = packed_tile_bytes(WeightType::bf16, padded);
-    const bool more_x = end - done > rows_of_tile, more_weights = tile + 1 < task.last_tile;
-    const int64_t last_first = task.num_x - rows_of_tile;
-    int64_t first[2] = {done, done + rows_of_tile};
-    for (int64_t& row : first) row = row < last_first ? row : last_first;
+    const int64_t x_stride = laid_stride(task.weight.columns);
     const uint8_t *x[2], *weights[2];
     for (int i = 0; i < 2; ++i) {
-        x[i] = reinterpret_cast<const uint8_t*>(all_x + first[i] * padded) + 2 * padded;  // behind the pairs for vectors
+        x[i] = reinterpret_cast<const uint8_t*>(all_x + block.first[i] * x_stride) + 2 * padded;  // behind the pairs for vectors
         weights[i] = task.weight.data + (tile + i) * tile_bytes;
     }
-    FloatTileSums sums;
-    const int64_t num_slices = padded / float_slice_columns;
-    if (more_x) {
-        more_weights ? multiply_float_tiles<true, true>(x, 4 * padded, weights, num_slices, sums)
-                     : multiply_float_tiles<true, false>(x, 4 * padded, weights, num_slices, sums);
+    if (block.more_x) {
+        tile + 1 < task.last_tile ? multiply_float_tiles<true, true>(x, 4 * x_stride, weights, slices, next, sums)
+                                  : multiply_float_tiles<true, false>(x, 4 * x_stride, weights, slices, next, sums);
     } else {
-        more_weights ? multiply_float_tiles<false, true>(x, 4 * padded, weights, num_slices, sums)
-                     : multiply_float_tiles<false, false>(x, 4 * padded, weights, num_slices, sums);
+        tile + 1 < task.last_tile ? multiply_float_tiles<false, true>(x, 4 * x_stride, weights, slices, next, sums)
+                                  : multiply_float_tiles<false, false>(x, 4 * x_stride, weights, slices, next, sums);
     }
-    for (int i = 0; i <= more_x; ++i) {
-        const int64_t skipped = done - first[i];
-        put_many_outputs(task, tile * packed_tile_rows, 1 + more_weights, done, rows_of_tile - skipped, [&](int64_t m, int w) {
-            return load(sums.of[2 * i + w] + (skipped + m) * packed_tile_rows);
-        });
-        done = first[i] + rows_of_tile;
-    }
-    return done;
 }
 
-static void float_linear_by_tiles(const LinearPart& task, const uint32_t* x) {
-    const int64_t rows_of_tile = task.num_x < 16 ? task.num_x : 16;
-    const int64_t rows_in_cache = float_pass_bytes / (2 * padded_columns(task.weight.columns)) / 32 * 32;
-    const int64_t rows_of_pass = rows_in_cache < 32 ? 32 : rows_in_cache;
+static inline void put_float_block(const LinearPart& task, int64_t tile, const FloatBlock& block, int64_t rows_of_tile,
+                                   const FloatTileSums& sums) {
+    int64_t done = block.done;
+    for (int i = 0; i <= block.more_x; ++i) {
+        const int64_t skipped = done - block.first[i];
+        put_many_outputs(task, tile * packed_tile_rows, tile + 1 < task.last_tile ? 2 : 1, done, rows_of_tile - skipped,
+                         [&](int64_t m, int w) { return load(sums.of[2 * i + w] + (skipped + m) * packed_tile_rows); });
+        done = block.first[i] + rows_of_tile;
+    }
+}
+
+// At least `fewest_float_tile_rows` rows. `scratch`: float_tile_scratch bytes.
+static void float_linear_by_tiles(const LinearPart& task, const uint32_t* x, void* scratch) {
+    constexpr int64_t slice_bytes = float_slice_bytes(WeightType::bf16);
+    const int64_t rows_of_tile = task.num_x < 16 ? task.num_x : 16, num_passes = (task.num_x + float_pass_rows - 1) / float_pass_rows;
+    const int64_t columns = padded_columns(task.weight.columns), num_slices = columns / float_slice_columns;
+    const int64_t tile_bytes = packed_tile_bytes(WeightType::bf16, columns);
     shape_tiles(rows_of_tile, slice_words);
-    for (int64_t pass = 0; pass < task.num_x; pass += rows_of_pass) {
-        const int64_t end = pass + rows_of_pass < task.num_x ? pass + rows_of_pass : task.num_x;
-        for (int64_t tile = task.first_tile; tile < task.last_tile; tile += 2)
-            for (int64_t done = pass; done < end;) done = multiply_float_block(task, x, tile, rows_of_tile, done, end);
+    for (int64_t pass = 0; pass < num_passes; ++pass) {
+        const int64_t begin = task.num_x * pass / num_passes, end = task.num_x * (pass + 1) / num_passes;
+        const int64_t num_chunks = (2 * columns * (end - begin) + float_chunk_bytes - 1) / float_chunk_bytes;
+        const int64_t tiles_together = num_chunks > 1 ? 2 * float_pairs_together : task.last_tile - task.first_tile;
+        const auto multiply_pair = [&](int64_t tile, int64_t last_tile, int64_t chunk, FloatTileSums* kept) {
+            const SliceRange slices = {num_slices * chunk / num_chunks, num_slices * (chunk + 1) / num_chunks};
+            const auto same_slices_of = [&](int64_t t) -> NextTile {
+                const int64_t num_bytes = t < last_tile ? (slices.last - slices.first) * slice_bytes : 0;
+                return {task.weight.data + t * tile_bytes + slices.first * slice_bytes, num_bytes,
+                        (end - begin + 15) / 16 * (slices.last - slices.first)};
+            };
+            NextTile next[2] = {same_slices_of(tile + 2), same_slices_of(tile + 3)};
+            FloatTileSums passing;
+            for (int64_t done = begin; done < end; ++kept) {
+                const FloatBlock block(done, end, task.num_x, rows_of_tile);
+                FloatTileSums& sums = num_chunks > 1 ? *kept : passing;
+                multiply_float_block(task, x, tile, block, slices, next, sums);
+                if (chunk + 1 == num_chunks) put_float_block(task, tile, block, rows_of_tile, sums);
+                done = block.end(rows_of_tile);
+            }
+        };
+        for (int64_t first = task.first_tile; first < task.last_tile; first += tiles_together) {
+            const int64_t last = first + tiles_together < task.last_tile ? first + tiles_together : task.last_tile;
+            for (int64_t chunk = 0; chunk < num_chunks; ++chunk)
+                for (int64_t tile = first; tile < last; tile += 2)
+                    multiply_pair(tile, last, chunk,
+                                  static_cast<FloatTileSums*>(scratch) + (tile - first) / 2 * (float_pass_rows / 32 + 1));
+        }
     }
     _tile_release();
 }

@@ -112,10 +112,10 @@ static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, i
     for (int p = 0; p < num_parts; ++p)
         parts[p] = task.weight.data + (first_part + p) / parts_of_tile * tile_bytes +
                    (first_part + p) % parts_of_tile * part_bytes;
-    const int64_t x_stride = padded_columns(task.weight.columns);
+    const int64_t x_stride = laid_stride(task.weight.columns);
     const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     Vec sums[num_x][num_parts];
-    const int64_t num_slices = x_stride / float_slice_columns;
+    const int64_t num_slices = padded_columns(task.weight.columns) / float_slice_columns;
     const bool are_few = task.num_x < fewest_rows_to_fetch_for;
     NextTile next = NextTile::ahead_of(parts[0], are_few ? tile_bytes : 0, task.weight.data + task.last_tile * tile_bytes, num_slices);
     multiply_float_parts<type, num_x, num_parts>(parts, x, x_stride, num_slices, next, sums);

@@ -9,10 +9,10 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-static void float_linear(const LinearPart& task, const uint32_t* x) {
+static void float_linear(const LinearPart& task, const uint32_t* x, [[maybe_unused]] void* scratch) {
     const FlushDenormals flushed;
 #if defined(__AMX_BF16__)
-    if (task.weight.type == WeightType::bf16 && task.num_x >= fewest_float_tile_rows) return float_linear_by_tiles(task, x);
+    if (task.weight.type == WeightType::bf16 && task.num_x >= fewest_float_tile_rows) return float_linear_by_tiles(task, x, scratch);
 #endif
     switch (task.weight.type) {
         case WeightType::bf16: return float_linear_of<WeightType::bf16>(task, x);
@@ -32,6 +32,12 @@ static void lay_float_row(WeightType type, const float* x, int64_t columns, uint
     }
 }
 
-static constexpr FloatKernels float_kernels = {float_linear, lay_float_row};
+#if defined(__AMX_BF16__)
+constexpr int64_t float_scratch_bytes = float_tile_scratch;
+#else
+constexpr int64_t float_scratch_bytes = 0;
+#endif
+
+static constexpr FloatKernels float_kernels = {float_linear, lay_float_row, float_scratch_bytes};
 
 }  // namespace trivium::TRIVIUM_ISA
