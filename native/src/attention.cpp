@@ -265,18 +265,35 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
     }
 
     const std::vector<float*> scratch = this->scratch(scratch_floats);
-    pool_.run(static_cast<int64_t>(pieces.size()), [&](int64_t i, int worker) {
-        const Piece& piece = pieces[i];
+    const auto part_of = [&](const Piece& piece) {
         AttentionPart part = attention_parts_[piece.part];
-        part.scratch = scratch[worker];
-        const AttentionPart whole = part;
+        if (part.results) part.results += (piece.first_tile - part.first_tile) * sizes[piece.part].tile_results;
         part.first_tile = piece.first_tile;
         part.last_tile = piece.last_tile;
-        if (whole.results) part.results += (part.first_tile - whole.first_tile) * sizes[piece.part].tile_results;
-        kernels_.attention.attend(attention, part);
-        // Whoever finishes a part last merges its tiles.
-        if (left[piece.part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
-            kernels_.attention.merge(attention, whole);
+        return part;
+    };
+    // A thread takes its next piece before it computes one, so that it knows what to fetch meanwhile.
+    const int64_t num_pieces = std::ssize(pieces);
+    std::atomic<int64_t> num_taken = 0;
+    pool_.run(std::min<int64_t>(num_pieces, pool_.num_threads()), [&](int64_t, int worker) {
+        bool is_fetched = false;
+        for (int64_t i = num_taken++, after; i < num_pieces; i = after) {
+            after = num_taken++;
+            AttentionPart part = part_of(pieces[i]), next;
+            part.scratch = scratch[worker];
+            part.is_fetched = is_fetched;
+            if (after < num_pieces) {
+                next = part_of(pieces[after]);
+                part.next = &next;
+            }
+            kernels_.attention.attend(attention, part);
+            is_fetched = true;
+            // Whoever finishes a part last merges its tiles.
+            AttentionPart whole = attention_parts_[pieces[i].part];
+            whole.scratch = part.scratch;
+            if (left[pieces[i].part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
+                kernels_.attention.merge(attention, whole);
+        }
     });
 }
 

@@ -113,6 +113,8 @@ struct AttentionPart {
     int64_t last_tile;
     float* results;  // AttentionSizes::tile_results floats for each of the tiles; null: the tiles are all, `out` is written
     float* scratch;  // AttentionSizes::scratch floats
+    bool is_fetched = false;              // is the first tile in a cache near by
+    const AttentionPart* next = nullptr;  // that the thread attends to after it; its first tile is fetched meanwhile
 };
 struct AttentionSizes {
     int64_t scratch;

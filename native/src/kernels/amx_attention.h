@@ -40,28 +40,33 @@ struct TileProducts {
         _mm512_storeu_si512(row, upper_halves(elements[0], elements[1]));
     }
 
-    template <typename Columns>
+    // Slices, with which something else is done meanwhile.
+    static int64_t steps_of(int64_t, int64_t elements) { return (elements + slice_elements - 1) / slice_elements; }
+
+    template <typename Columns, typename Meanwhile>
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
-                         float* out) {
+                         const Meanwhile& meanwhile, float* out) {
         if (items > 16) {
-            num_groups == 2 ? multiply_tiles<true, true>(rows, slices, columns, out)
-                            : multiply_tiles<true, false>(rows, slices, columns, out);
+            num_groups == 2 ? multiply_tiles<true, true>(rows, slices, columns, meanwhile, out)
+                            : multiply_tiles<true, false>(rows, slices, columns, meanwhile, out);
         } else {
-            num_groups == 2 ? multiply_tiles<false, true>(rows, slices, columns, out)
-                            : multiply_tiles<false, false>(rows, slices, columns, out);
+            num_groups == 2 ? multiply_tiles<false, true>(rows, slices, columns, meanwhile, out)
+                            : multiply_tiles<false, false>(rows, slices, columns, meanwhile, out);
         }
     }
 
 private:
     // Tiles 0 … 3: sums [items, 16 columns]; 4, 5: [items, 32 elements]; 6, 7: [16 pairs, 16 columns, 2]. Keys and values are
     // to leave the first-level cache to what vectors write and read: a line that is not there takes a store four times as long.
-    template <bool more_items, bool more_columns, typename Columns>
-    static inline void multiply_tiles(const Rows<Word>& rows, const Slices& slices, const Columns& columns, float* out) {
+    template <bool more_items, bool more_columns, typename Columns, typename Meanwhile>
+    static inline void multiply_tiles(const Rows<Word>& rows, const Slices& slices, const Columns& columns,
+                                      const Meanwhile& meanwhile, float* out) {
         _tile_zero(0);
         if constexpr (more_columns) _tile_zero(1);
         if constexpr (more_items) _tile_zero(2);
         if constexpr (more_items && more_columns) _tile_zero(3);
         for (int64_t s = slices.first; s < slices.last; ++s) {
+            meanwhile();
             const Word* const row = rows.slice(s);
             _tile_loadd(4, row, row_bytes);
             _tile_stream_loadd(6, columns.at(s, 0, 0), columns.row_bytes);

@@ -115,7 +115,8 @@ public:
           part_(part),
           dim_(padded_dim(a)),
           num_items_(part.num_queries * a.group),
-          scale_(a.softcap != 0.0f ? log2_e : a.scale * log2_e) {
+          scale_(a.softcap != 0.0f ? log2_e : a.scale * log2_e),
+          coming_(a) {
         float* memory = part.scratch;
         const auto take = [&](int64_t num_floats) {
             float* const taken = memory;
@@ -137,29 +138,27 @@ public:
     // Tiles first_tile … last_tile - 1: into part.results where there are such, else into part.out.
     void attend() {
         typename Products::Setup setup;
+        plan_fetching();
         lay_queries();
         if (!part_.results) clear(totals_, num_items_, dim_);
         TileReader<type> reader(a_, part_.key_head, dim_, Products::needs_whole_slices, copies_);
         KeyTile tile;
-        for (int64_t t = part_.first_tile; t < part_.last_tile; ++t) {
-            for (Run run = run_from(0, 0, t); run.num_rows; run = run_from(run.row + run.num_rows, run.last_item, t)) {
-                const AttentionRow& row = part_.rows[run.row];
-                const int64_t num_items = run.last_item - run.first_item;
-                if (t < row.first_tile || t >= row.last_tile) {
-                    keep(false, t, run.first_item, num_items);
-                    continue;
-                }
-                const Seen seen = seen_by(run, t);
-                reader.read(row.table, seen.first, seen.last, t * attention_tile, tile);
-                const int64_t num_blocks = (num_items + max_items - 1) / max_items;
-                const int64_t block_items = (num_items + num_blocks - 1) / num_blocks;
-                setup.shape_for(block_items);
-                for (int64_t block = 0; block < num_blocks; ++block) {
-                    const int64_t first = run.first_item + block * block_items;
-                    const int64_t items = run.last_item - first < block_items ? run.last_item - first : block_items;
-                    if (Products::needs_whole_slices && t + 1 < part_.last_tile) fetch_some(reader, row, t + 1, block, num_blocks);
-                    keep(attend_tile(tile, t, run, first, items), t, first, items);
-                }
+        for (Visit visit = first_visit(); visit.run.num_rows; visit = visit_after(visit)) {
+            const Run& run = visit.run;
+            const AttentionRow& row = part_.rows[run.row];
+            const int64_t t = visit.tile, num_items = run.last_item - run.first_item;
+            if (!has_tile(row, t)) {
+                keep(false, t, run.first_item, num_items);
+                continue;
+            }
+            const Seen seen = seen_by(run, t);
+            reader.read(row.table, seen.first, seen.last, t * attention_tile, tile);
+            const int64_t num_blocks = num_blocks_of(num_items), block_items = (num_items + num_blocks - 1) / num_blocks;
+            setup.shape_for(block_items);
+            for (int64_t block = 0; block < num_blocks; ++block) {
+                const int64_t first = run.first_item + block * block_items;
+                const int64_t items = run.last_item - first < block_items ? run.last_item - first : block_items;
+                keep(attend_tile(tile, t, run, first, items), t, first, items);
             }
         }
         if (!part_.results) write_out();
@@ -174,8 +173,7 @@ public:
 
 private:
     static constexpr int64_t vector_floats = 16;
-    static constexpr int64_t line_bytes = 64;
-    static constexpr int64_t groups_ahead = 2;  // keys are fetched before they are multiplied
+    static constexpr int64_t line_bytes = 64, most_lines = 1 << 20;
 
     static int64_t padded_dim(const Attention& a) {
         return (a.dim + slice_elements - 1) / slice_elements * slice_elements;
@@ -207,6 +205,24 @@ private:
     static bool shares(const AttentionRow& row, int64_t tile) {
         return row.first_shared <= tile && tile < row.last_shared;
     }
+
+    // A run of rows meets a tile. None is left where the run has no rows.
+    struct Visit {
+        int64_t tile;
+        Run run;
+    };
+
+    // Tile by tile, with each all rows.
+    Visit first_visit() const { return visit_from(part_.first_tile, 0, 0); }
+    Visit visit_after(const Visit& visit) const {
+        const int64_t row = visit.run.row + visit.run.num_rows;
+        return row < part_.num_rows ? visit_from(visit.tile, row, visit.run.last_item) : visit_from(visit.tile + 1, 0, 0);
+    }
+    Visit visit_from(int64_t tile, int64_t row, int64_t item) const {
+        return {tile, tile < part_.last_tile ? run_from(row, item, tile) : Run{}};
+    }
+    static int64_t num_blocks_of(int64_t items) { return (items + max_items - 1) / max_items; }
+    static bool has_tile(const AttentionRow& row, int64_t tile) { return row.first_tile <= tile && tile < row.last_tile; }
 
     // Positions first … last - 1.
     struct Seen {
@@ -303,7 +319,7 @@ private:
         };
         const Range seen = seen_of(first_item, first_item + items - 1);
         if (seen.first >= seen.last) return false;
-        score(tile, first_item, items, seen, first_item == run.first_item);
+        score(tile, first_item, items, seen);
         const Range slices = {seen.first / slice_elements, (seen.last + slice_elements - 1) / slice_elements};
         const Range seen_by_all = {seen_of(first_item + items - 1, first_item + items - 1).first,
                                    seen_of(first_item, first_item).last};
@@ -328,43 +344,67 @@ private:
 
     float* scores_of(int64_t slice, int64_t item) { return scores_ + (slice * max_items + item) * slice_elements; }
 
-    // A part of the tile that comes next, of `num_parts` in all: whoever copies values waits for them, and tiles wait for keys.
-    void fetch_some(const TileReader<type>& reader, const AttentionRow& row, int64_t tile, int64_t part, int64_t num_parts) const {
-        const Seen seen = seen_from(row, row.position, row.position + row.num_queries - 1);
-        const int64_t last = KeyTile::num_groups * (part + 1) / num_parts;
-        for (int64_t g = KeyTile::num_groups * part / num_parts; g < last; ++g) {
-            const int64_t first = tile * attention_tile + g * group_columns;
-            if (first >= seen.first && first + group_columns <= seen.last) reader.fetch_group(first);
+    CachedPositions positions_of(const AttentionPart& part, const AttentionRow& row, int64_t tile, const Seen& seen) const {
+        if (!has_tile(row, tile)) return {};
+        const int64_t base = tile * attention_tile;
+        const Range keys = range(base, seen);
+        return {row.table, part.key_head, base + keys.first, base + keys.last};
+    }
+    CachedPositions positions_of(const Visit& visit) const {
+        return positions_of(part_, part_.rows[visit.run.row], visit.tile, seen_by(visit.run, visit.tile));
+    }
+    CachedPositions first_positions_of(const AttentionPart& part) const {
+        const AttentionRow& row = part.rows[0];
+        return positions_of(part, row, part.first_tile, seen_from(row, row.position, row.position + row.num_queries - 1));
+    }
+
+    // What is read after a part's first tile is fetched at an even rate while it is computed: a thread has room for few lines that
+    // are under way, and waits where it asks for many at once. The last is the first tile of the part that comes next.
+    void plan_fetching() {
+        Visit visit = first_visit();
+        if (!part_.is_fetched) {
+            coming_.set(positions_of(visit));
+            while (coming_.fetch(most_lines)) {}
+        }
+        coming_visit_ = visit;
+        const auto steps_of = [&](const Visit& v) {
+            const CachedPositions keys = positions_of(v);
+            const int64_t pairs = (keys.num_groups() + 1) / 2, panels = (a_.dim + panel_columns - 1) / panel_columns;
+            const int64_t num_items = v.run.last_item - v.run.first_item, num_blocks = num_blocks_of(num_items);
+            const int64_t items = (num_items + num_blocks - 1) / num_blocks;
+            return num_blocks * (pairs * Products::steps_of(items, a_.dim) +
+                                 panels * Products::steps_of(items, keys.num_groups() * group_columns));
+        };
+        int64_t num_steps = steps_of(visit), num_lines = part_.next ? coming_.count(first_positions_of(*part_.next)) : 0;
+        for (visit = visit_after(visit); visit.run.num_rows; visit = visit_after(visit)) {
+            num_steps += steps_of(visit);
+            num_lines += coming_.count(positions_of(visit));
+        }
+        lines_of_step_ = num_steps ? (num_lines + num_steps - 1) / num_steps : 0;
+    }
+    void fetch_some() {
+        for (int64_t left = lines_of_step_; left > 0;) {
+            const int64_t fetched = coming_.fetch(left);
+            left -= fetched;
+            if (fetched == 0 && !take_coming_visit()) return;
         }
     }
-
-    // Into the second-level cache: the first has too few places for lines that are under way.
-    static void fetch(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
-
-    void fetch_keys(const KeyTile& tile, int64_t group) const {
-        for (int64_t row = 0; row < a_.dim / elements_per_word<type>; ++row)
-            fetch(tile.keys[group] + row * tile.key_row_bytes);
+    // False if there is none.
+    [[gnu::noinline]] bool take_coming_visit() {
+        if (coming_visit_.run.num_rows == 0) return false;
+        coming_visit_ = visit_after(coming_visit_);
+        if (coming_visit_.run.num_rows) {
+            coming_.set(positions_of(coming_visit_));
+        } else if (part_.next) {
+            coming_.set(first_positions_of(*part_.next));
+        }
+        return true;
     }
 
-    void fetch_values(const KeyTile& tile, int64_t group) const {
-        const int64_t num_rows = group_columns / elements_per_word<type>;
-        for (int64_t i = 0; i < num_rows * tile.value_row_bytes; i += line_bytes) fetch(tile.values[group] + i);
-    }
-
-    // With `fetches` keys and values come before their use; later blocks find them in the cache.
-    void score(const KeyTile& tile, int64_t first_item, int64_t items, Range seen, bool fetches) {
-        const int64_t first_group = seen.first / group_columns;
+    void score(const KeyTile& tile, int64_t first_item, int64_t items, Range seen) {
         const int64_t last_group = (seen.last + group_columns - 1) / group_columns;
-        for (int64_t g = first_group; fetches && g < last_group && g < first_group + groups_ahead; ++g)
-            fetch_keys(tile, g);
-        for (int64_t group = first_group; group < last_group;) {
+        for (int64_t group = seen.first / group_columns; group < last_group;) {
             const int together = group % 2 == 0 && group + 1 < last_group ? 2 : 1;
-            if (fetches) {
-                for (int64_t g = group; g < group + together; ++g) {
-                    if (g + groups_ahead < last_group) fetch_keys(tile, g + groups_ahead);
-                    if (!Products::needs_whole_slices) fetch_values(tile, g);  // else they were copied just now
-                }
-            }
             multiply_keys(tile, first_item, static_cast<int>(items), group, together);
             group += together;
         }
@@ -373,12 +413,15 @@ private:
     // Scores of groups of keys that lie in one slice. Of bytes they are not multiplied by the query's scale.
     void multiply_keys(const KeyTile& tile, int64_t first_item, int items, int64_t group, int num_groups) {
         float* const scores = scores_of(group / 2, 0) + group % 2 * group_columns;
+        const auto meanwhile = [&] { fetch_some(); };
         if constexpr (in_bytes) {
             const int64_t row_words = ByteProducts::words_of(dim_);
             const float* const scales = tile.key_scales + group * group_columns;
+            const int64_t num_runs = ByteProducts::steps_of(items, a_.dim), fours_of_run = a_.dim / 4 / num_runs;
             ByteProducts::multiply<false>(
-                items, num_groups, queries_ + first_item * row_words, row_words, 0, 1, a_.dim / 4,
-                [&](int64_t, int64_t g) { return tile.keys[group + g]; }, tile.key_row_bytes,
+                items, num_groups, queries_ + first_item * row_words, row_words, 0, num_runs, fours_of_run,
+                [&](int64_t run, int64_t g) { return tile.keys[group + g] + run * fours_of_run * tile.key_row_bytes; },
+                tile.key_row_bytes, meanwhile,
                 [&](int item, int64_t g, int v, IntVec sums) {
                     const int64_t key = g * group_columns + v * lanes;
                     const Vec products = to_float(sums - 128 * query_sums_[first_item + item]);
@@ -389,7 +432,7 @@ private:
             const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
             Products::multiply(items, num_groups, queries(first_item),
                                Slices{0, num_slices, num_pairs - (num_slices - 1) * slice_pairs},
-                               KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice}, scores);
+                               KeyColumns{tile.keys + group, tile.key_row_bytes, per_slice}, meanwhile, scores);
         }
     }
 
@@ -508,6 +551,7 @@ private:
         const int64_t last_slice = (seen.last + slice_elements - 1) / slice_elements;
         const Slices slices = {seen.first / slice_elements, last_slice,
                                (seen.last - (last_slice - 1) * slice_elements + 1) / 2};
+        const auto meanwhile = [&] { fetch_some(); };
         for (int64_t d = 0; d < a_.dim; d += panel_columns) {
             const int num_groups = a_.dim - d > group_columns ? 2 : 1;
             if constexpr (in_bytes) {
@@ -515,6 +559,7 @@ private:
                     static_cast<int>(items), num_groups, tile_weights_, ByteProducts::words_of(attention_tile),
                     seen.first / group_columns, (seen.last + group_columns - 1) / group_columns, group_columns / 4,
                     [&](int64_t keys, int64_t g) { return tile.values[keys] + 4 * (d + g * group_columns); }, tile.value_row_bytes,
+                    meanwhile,
                     [&](int item, int64_t g, int v, IntVec sums) {
                         store(block_result_.panel(d, item) + g * group_columns + v * lanes,
                               to_float(sums) * weight_scales_[item]);
@@ -522,7 +567,7 @@ private:
             } else {
                 Products::multiply(static_cast<int>(items), num_groups,
                                    Rows<Word>{reinterpret_cast<const Word*>(scores_), max_items * row_words<Word>}, slices,
-                                   ValueColumns{tile.values, tile.value_row_bytes, d}, block_result_.panel(d, 0));
+                                   ValueColumns{tile.values, tile.value_row_bytes, d}, meanwhile, block_result_.panel(d, 0));
             }
         }
     }
@@ -561,6 +606,9 @@ private:
     Mixed block_result_;  // of a block's items over one tile
     float* scores_;       // [slices of a tile, max_items, 32], and then weights as words
     float* copies_;       // of keys and values that cannot be read where they lie
+    CacheLines<type> coming_;  // those of coming_visit_, or where it has no rows, of the next part
+    Visit coming_visit_;
+    int64_t lines_of_step_ = 0;
 
     // Of a cache of bytes.
     static constexpr float largest_weight = 255.0f;

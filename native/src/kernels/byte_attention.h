@@ -92,31 +92,42 @@ struct ByteProducts {
     typedef NoSetup Setup;
     typedef ByteSteps::Word Word;
 
+    // Few items leave time between what is read: then something else is done before each run of 16 elements. With many, which
+    // have the registers, it is done once.
+    static constexpr bool is_for_few(int64_t items) { return 2 * items <= max_items; }
+    static int64_t steps_of(int64_t items, int64_t elements) { return is_for_few(items) && elements % 16 == 0 ? elements / 16 : 1; }
+
     static constexpr int64_t words_of(int64_t elements) { return elements / 4 * ByteSteps::words_of_four; }
 
     // `columns(run, group)`: 16 columns of the first four elements of a run; from four to the next it is `stride` bytes.
-    // Calls put(item, group, vector of the group, sums).
-    template <bool are_signed, typename ColumnsOf, typename Put>
+    // Calls put(item, group, vector of the group, sums), and meanwhile() in each of steps_of() steps.
+    template <bool are_signed, typename ColumnsOf, typename Meanwhile, typename Put>
     static void multiply(int items, int num_groups, const Word* rows, int64_t row_words, int64_t first_run, int64_t last_run,
-                         int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Put& put) {
+                         int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Meanwhile& meanwhile,
+                         const Put& put) {
         with_constant<max_items>(items, [&]<int n>() {
             int group = 0;
             if constexpr (lanes == 16)
                 for (; group + 1 < num_groups; group += 2)
-                    multiply_groups<n, 2, are_signed>(group, rows, row_words, first_run, last_run, fours_of_a_run, columns, stride, put);
+                    multiply_groups<n, 2, are_signed>(group, rows, row_words, first_run, last_run, fours_of_a_run, columns, stride,
+                                                      meanwhile, put);
             for (; group < num_groups; ++group)
-                multiply_groups<n, 1, are_signed>(group, rows, row_words, first_run, last_run, fours_of_a_run, columns, stride, put);
+                multiply_groups<n, 1, are_signed>(group, rows, row_words, first_run, last_run, fours_of_a_run, columns, stride,
+                                                  meanwhile, put);
         });
     }
 
 private:
-    template <int items, int groups, bool are_signed, typename ColumnsOf, typename Put>
+    template <int items, int groups, bool are_signed, typename ColumnsOf, typename Meanwhile, typename Put>
     static inline void multiply_groups(int first_group, const Word* rows, int64_t row_words, int64_t first_run, int64_t last_run,
-                                       int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Put& put) {
+                                       int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Meanwhile& meanwhile,
+                                       const Put& put) {
         constexpr int vectors = groups * group_vectors;
+        if constexpr (!is_for_few(items)) meanwhile();
         IntVec sums[items][vectors];
         set_to_zero(sums);
         for (int64_t run = first_run; run < last_run; ++run) {
+            if constexpr (is_for_few(items)) meanwhile();
             const uint8_t* at[groups];
             for (int g = 0; g < groups; ++g) at[g] = columns(run, first_group + g);
             const Word* four = rows + run * fours_of_a_run * ByteSteps::words_of_four;

@@ -246,6 +246,77 @@ struct KeyTile {
     alignas(64) float value_scales[attention_tile];
 };
 
+// Positions first … last - 1 of a row that has the table.
+struct CachedPositions {
+    const int32_t* table = nullptr;
+    int64_t key_head = 0, first = 0, last = 0;
+
+    int64_t first_group() const { return first / group_columns; }
+    int64_t num_groups() const { return first < last ? (last + group_columns - 1) / group_columns - first_group() : 0; }
+};
+
+// The lines of some positions' keys and values, fetched one after the other into the second-level cache.
+template <KVType type>
+class CacheLines {
+    typedef HeadBlock<type> Block;
+
+public:
+    explicit CacheLines(const Attention& a)
+        : a_(a), num_word_lines_(a.block_size % group_columns ? 0 : 4 * group_columns / Block::together * a.dim / line_bytes) {}
+
+    void set(const CachedPositions& positions) {
+        const int64_t first = positions.first_group() * group_columns;
+        block_ = positions.table + first / a_.block_size;
+        token_ = first % a_.block_size;
+        key_head_ = positions.key_head;
+        halves_left_ = num_word_lines_ ? 2 * positions.num_groups() : 0;
+    }
+    int64_t count(const CachedPositions& positions) const { return 2 * positions.num_groups() * num_word_lines_; }
+
+    // At most so many: how many they were.
+    int64_t fetch(int64_t most) {
+        if (left_ == 0) {
+            if (halves_left_ == 0) return 0;
+            take_half();
+        }
+        const int64_t taken = most < left_ ? most : left_;
+        for (int64_t i = 0; i < taken; ++i) {
+            prefetch(at_);
+            at_ += stride_;
+        }
+        left_ -= taken;
+        return taken;
+    }
+
+private:
+    static constexpr int64_t line_bytes = 64;
+    static void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+    // Of a group the words of keys and then those of values, before each the line of their scales, which is not counted.
+    [[gnu::noinline]] void take_half() {
+        const bool are_keys = halves_left_ % 2 == 0;
+        const PagedCache& cache = are_keys ? a_.keys : a_.values;
+        const Block block = {cache.data + *block_ * cache.block_bytes + key_head_ * cache.head_bytes, a_.block_size, a_.dim};
+        if constexpr (Stored<type>::has_scales) prefetch(block.scales() + token_);
+        at_ = reinterpret_cast<const uint8_t*>(are_keys ? block.key_words(token_) : block.value_words(token_));
+        stride_ = are_keys ? 4 * a_.block_size : line_bytes;
+        left_ = num_word_lines_;
+        --halves_left_;
+        if (are_keys) return;
+        token_ += group_columns;
+        if (token_ < a_.block_size) return;
+        token_ = 0;
+        ++block_;
+    }
+
+    const Attention& a_;
+    const int64_t num_word_lines_;  // of a group's keys, or of its values; 0 where groups do not lie together
+    const int32_t* block_ = nullptr;
+    int64_t token_ = 0, key_head_ = 0, halves_left_ = 0;
+    const uint8_t* at_ = nullptr;
+    int64_t stride_ = 0, left_ = 0;
+};
+
 // A copy has the elements of a head padded to whole slices, and zeros for positions outside begin … end - 1.
 static constexpr int64_t copied_tile_floats(int64_t padded_dim) { return 2 * attention_tile * padded_dim; }
 
@@ -286,17 +357,7 @@ public:
             for (int64_t i = 0; i < attention_tile; i += group_columns) read_scales(base + i, tile, i);
     }
 
-    // Keys and values of a group of positions of the row that was read last come into the second-level cache.
-    void fetch_group(int64_t first) const {
-        if (!has_whole_groups_) return;
-        for (int64_t row = 0; row < a_.dim / Block::together; ++row) __builtin_prefetch(key_words(first) + row * a_.block_size, 0, 2);
-        const uint8_t* const values = bytes(value_words(first));
-        for (int64_t i = 0; i < group_columns / Block::together * a_.dim * int64_t{sizeof(Word)}; i += line_bytes)
-            __builtin_prefetch(values + i, 0, 2);
-    }
-
 private:
-    static constexpr int64_t line_bytes = 64;
     static const uint8_t* bytes(const void* words) { return static_cast<const uint8_t*>(words); }
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
     int64_t token(int64_t position) const { return position % a_.block_size; }

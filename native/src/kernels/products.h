@@ -133,27 +133,35 @@ struct VectorProducts {
     typedef typename Steps::Word Word;
     static void put(const Vec (&elements)[panel_vectors], Word* row) { Steps::put(elements, row); }
 
+    // Few items leave time between what is read: then something else is done before each half of a slice. With many, which have
+    // the registers, it is done once.
+    static constexpr bool is_for_few(int64_t items) { return 2 * items <= max_items; }
+    static int64_t steps_of(int64_t items, int64_t elements) {
+        return is_for_few(items) ? 2 * ((elements + slice_elements - 1) / slice_elements) : 1;
+    }
+
     // out [items, 32] = the product of `items` rows and `num_groups` groups of columns.
-    template <typename Columns>
+    template <typename Columns, typename Meanwhile>
     static void multiply(int items, int num_groups, const Rows<Word>& rows, const Slices& slices, const Columns& columns,
-                         float* out) {
+                         const Meanwhile& meanwhile, float* out) {
         with_constant<max_items>(items, [&]<int n>() {
             if constexpr (lanes == 16 || 2 * n * panel_vectors <= most_sums)
-                if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, out);
+                if (num_groups == 2) return multiply_groups<n, 2>(0, rows, slices, columns, meanwhile, out);
             for (int group = 0; group < num_groups; ++group)
-                multiply_groups<n, 1>(group, rows, slices, columns, out + group * group_columns);
+                multiply_groups<n, 1>(group, rows, slices, columns, meanwhile, out + group * group_columns);
         });
     }
 
 private:
     // Adds the products of the first `num_pairs` pairs of a slice's elements to their chains, the first of which is `chain`.
-    template <int chain, int chains, int items, int groups, typename Columns>
+    template <int chain, int chains, int items, int groups, typename Columns, typename Meanwhile>
     static inline __attribute__((always_inline)) void add_slice(
         int64_t slice, int first_group, int64_t num_pairs, const Word* row, const Columns& columns,
-        Vec (&sums)[chains][items][groups * group_vectors]) {
+        [[maybe_unused]] const Meanwhile& meanwhile, Vec (&sums)[chains][items][groups * group_vectors]) {
         constexpr int vectors = groups * group_vectors, vector_bytes = 4 * lanes;
         const int64_t row_bytes = columns.row_bytes, step_bytes = Steps::pairs * rows_per_pair(type) * row_bytes;
         for (int half = 0; half < 2; ++half) {
+            if constexpr (is_for_few(items)) meanwhile();
             const uint8_t* at[groups];
             for (int g = 0; g < groups; ++g) at[g] = columns.at(slice, first_group + g, half);
             const auto add_step = [&] {
@@ -182,16 +190,18 @@ private:
         }
     }
 
-    template <int items, int groups, typename Columns>
+    template <int items, int groups, typename Columns, typename Meanwhile>
     static inline void multiply_groups(int first_group, const Rows<Word>& rows, const Slices& slices,
-                                       const Columns& columns, float* out) {
+                                       const Columns& columns, const Meanwhile& meanwhile, float* out) {
         constexpr int vectors = groups * group_vectors;
         constexpr bool is_by_chain = 2 * items * vectors > most_sums;
+        if constexpr (!is_for_few(items)) meanwhile();
         for (int64_t s = slices.first; s < slices.last; ++s) {
             const int64_t num_pairs = s + 1 < slices.last ? slice_pairs : slices.last_pairs;
             const auto add = [&]<int chain, int chains>(Vec (&sums)[chains][items][vectors]) {
                 set_to_zero(sums);
-                add_slice<chain, chains, items, groups>(s, first_group, num_pairs, rows.slice(s), columns, sums);
+                add_slice<chain, chains, items, groups>(s, first_group, num_pairs, rows.slice(s), columns, meanwhile,
+                                                        sums);
             };
             const auto put_all = [&](const auto& sum_of) {
 #pragma GCC unroll 12
