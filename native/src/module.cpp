@@ -82,7 +82,7 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 7;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 8;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",

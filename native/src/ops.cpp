@@ -258,11 +258,13 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
     for (size_t i = 0; i < layers.size(); ++i) {
         const PackedLayer& layer = layers[i];
         require(!is_gate(layer.held) ||
-                    (i > 0 && layers[i - 1].held == Held::nothing && layers[i - 1].out.data == layer.out.data),
+                    (i > 0 && layers[i - 1].held == Held::nothing && layers[i - 1].out.data == layer.out.data &&
+                     layers[i - 1].out.strides[0] == layer.out.strides[0]),
                 "gates must be the outputs of the layer before");
         layer.out.require_dtype(DType::f32);
         layer.out.require_shape({num_x, -1});
-        layer.out.require_contiguous();
+        layer.out.require_contiguous_tail(1);
+        layer.out.require_no_overlap();
         const int64_t rows = layer.out.shape[1];
         const WeightType type = packed_type_of(layer.packed);
         const int64_t unit = is_byte_rows(type) ? turned_columns : packed_layout(type).unit_columns;
@@ -290,7 +292,8 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
         const int64_t rows = layer.out.shape[1];
         const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
         const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
-        return {num_x, matrix, first, std::min(packed_tiles(rows), last), bias, layer.out.as<float>(), rows, layer.held};
+        const int64_t last_tile = std::min(packed_tiles(rows), last);
+        return {num_x, matrix, first, last_tile, bias, layer.out.as<float>(), layer.out.strides[0], layer.held};
     };
     int64_t scratch_bytes = 0;
     linear_tasks_.clear();

@@ -240,6 +240,12 @@ void require_tensor(const Tensor& t, DType dtype, std::initializer_list<int64_t>
     t.require_contiguous();
 }
 
+void require_logits(const Tensor& logits) {
+    logits.require_dtype(DType::f32);
+    logits.require_shape({-1, -1});
+    logits.require_contiguous_tail(1);
+}
+
 void require_in(const Tensor& t, int64_t limit) {
     for (int64_t i = 0; i < t.num_elements(); ++i)
         if (const int64_t value = t.as<const int64_t>()[i]; value < 0 || value >= limit)
@@ -307,7 +313,7 @@ void likeliest(const Kernels& kernels, const float* logits, int64_t num_tokens, 
 }  // namespace
 
 void Ops::logprobs(const Tensor& logits, const Tensor& tokens, const Tensor& scores, const Tensor& places) {
-    require_tensor(logits, DType::f32, {-1, -1});
+    require_logits(logits);
     const int64_t num_rows = logits.shape[0], num_tokens = logits.shape[1];
     require_tensor(tokens, DType::i64, {num_rows});
     require_in(tokens, num_tokens);
@@ -319,7 +325,7 @@ void Ops::logprobs(const Tensor& logits, const Tensor& tokens, const Tensor& sco
 
     const std::lock_guard lock(one_call_);
     pool_.run(num_rows, [&](int64_t m, int) {
-        const float* const row = logits.as<const float>() + m * num_tokens;
+        const float* const row = logits.as<const float>() + m * logits.strides[0];
         double* const score = scores.as<double>() + m * (1 + num_top);
         int64_t* const place = places.as<int64_t>() + m * (1 + num_top);
         const float largest = kernels_.largest(row, num_tokens).value;
@@ -334,7 +340,7 @@ void Ops::logprobs(const Tensor& logits, const Tensor& tokens, const Tensor& sco
 }
 
 void Ops::sample(const Tensor& logits, const SampleTensors& batch, const Tensor& out) {
-    require_tensor(logits, DType::f32, {-1, -1});
+    require_logits(logits);
     const int64_t num_rows = logits.shape[0], num_tokens = logits.shape[1];
     require(num_tokens > 0, "logits must have columns");
     require_tensor(out, DType::i64, {num_rows});
@@ -344,7 +350,7 @@ void Ops::sample(const Tensor& logits, const SampleTensors& batch, const Tensor&
     sample_scratch_.resize(pool_.num_threads());
     pool_.run(num_rows, [&](int64_t m, int worker) {
         SampleScratch& scratch = sample_scratch_[worker];
-        const float* row = logits.as<const float>() + m * num_tokens;
+        const float* row = logits.as<const float>() + m * logits.strides[0];
         int64_t& token = out.as<int64_t>()[m];
         Largest largest = kernels_.largest(row, num_tokens);
         token = not_finite;

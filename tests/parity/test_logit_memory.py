@@ -116,6 +116,28 @@ def test_a_result_that_lives_is_not_written_over() -> None:
     assert second.unique().tolist() == [2.0] and third.unique().tolist() == [3.0]
 
 
+@every_path
+def test_logits_whose_rows_lie_apart_give_what_dense_ones_do(random: Generator, instruction_set: str) -> None:
+    ops = ops_of(instruction_set)
+    dense, batch = drawn(random, [1.0] * ROWS)
+    apart = normal(random, ROWS, TOKENS + 16)[:, :TOKENS].copy_(dense)
+    assert torch.equal(ops.sample(apart, batch), ops.sample(dense, batch))
+    chosen = torch.randint(TOKENS, (ROWS,), generator=random)
+    for of_apart, of_dense in zip(ops.logprobs(apart, chosen, 5), ops.logprobs(dense, chosen, 5), strict=True):
+        assert torch.equal(of_apart, of_dense)
+
+
+@every_path
+def test_rows_that_would_lie_whole_pages_apart_are_moved_by_a_line(random: Generator, instruction_set: str) -> None:
+    ops, columns = ops_of(instruction_set), 1024
+    rows = SMALLEST_BYTES // 4 // columns
+    x, weight = normal(random, rows, 64), normal(random, columns, 64)
+    together = ops.linear(x, ops.prepare(weight), None)
+    less = ops.linear(x, ops.prepare(weight[: columns - 1].contiguous()), None)
+    assert together.stride() == (columns + 16, 1) and less.stride() == (columns - 1, 1)
+    assert torch.equal(together[:, : columns - 1], less)
+
+
 def test_small_results_are_the_allocators() -> None:
     memory = ResultMemory()
     one, two = memory.empty((3, 5)), memory.empty((3, 5))

@@ -26,7 +26,7 @@ from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor,
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
-INTERFACE_VERSION = 7  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
+INTERFACE_VERSION = 8  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together

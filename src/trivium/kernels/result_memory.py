@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 SMALLEST_BYTES = 1 << 20  # less is the allocator's
+PAGE_BYTES, LINE_BYTES = 4096, 64
 
 
 class ResultMemory:
@@ -24,7 +25,13 @@ class ResultMemory:
         self._lent: weakref.ref[np.ndarray] | None = None
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
-        """float32 of that shape."""
+        """float32 of that shape; the rows of a matrix need not lie densely."""
+        if len(shape) == 2:
+            num_rows, num_columns = shape
+            return self._dense((num_rows, _row_stride(num_columns)))[:, :num_columns]
+        return self._dense(shape)
+
+    def _dense(self, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
         if count * 4 < SMALLEST_BYTES or (self._lent is not None and self._lent() is not None):
             return torch.empty(shape, dtype=torch.float32)
@@ -35,3 +42,9 @@ class ResultMemory:
         lent = self._kept[:count]
         self._lent = weakref.ref(lent)  # which lives as long as any tensor that shares its memory
         return torch.from_numpy(lent).view(shape)
+
+
+def _row_stride(num_columns: int) -> int:
+    """Rows that lie whole pages apart meet in the same few places of a cache, and drive each other out while a matrix is
+    written some columns at a time."""
+    return num_columns + LINE_BYTES // 4 if num_columns * 4 % PAGE_BYTES == 0 else num_columns
