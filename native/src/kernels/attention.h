@@ -93,6 +93,12 @@ static inline void merge(const Mixed& all, const Mixed& more, int64_t items, int
     }
 }
 
+// A number that the compiler knows.
+template <int64_t value>
+struct Constant {
+    constexpr operator int64_t() const { return value; }
+};
+
 template <KVType type, typename Products>
 class Attender {
     static constexpr int64_t max_items = Products::max_items;
@@ -180,8 +186,16 @@ private:
     }
     // A block that is not full is read to its end.
     static int64_t query_floats(int64_t num_items, int64_t dim) {
-        if constexpr (in_bytes) return num_items * ByteProducts::words_of(dim);
+        if constexpr (in_bytes) return num_items * byte_row_words(dim);
         return (num_items * (dim / slice_elements) + max_items) * slice_elements;
+    }
+
+    // Of a query's bytes. As many for all heads that are not large: a product whose rows lie at distances that the compiler knows
+    // has registers for them.
+    static constexpr int64_t few_row_words = ByteProducts::words_of(128);
+    static int64_t byte_row_words(int64_t dim) {
+        const int64_t words = ByteProducts::words_of(dim);
+        return words < few_row_words ? few_row_words : words;
     }
 
     static int64_t scale_floats(int64_t num_items) { return 2 * num_items; }
@@ -304,7 +318,7 @@ private:
         for (int64_t d = 0; d < a_.dim; d += lanes) {
             IntVec bytes;
             for (int i = 0; i < lanes; ++i) bytes[i] = head.bytes[d + i];
-            ByteSteps::put(bytes, queries_ + item * ByteProducts::words_of(dim_), d);
+            ByteSteps::put(bytes, queries_ + item * byte_row_words(dim_), d);
         }
     }
 
@@ -415,18 +429,20 @@ private:
         float* const scores = scores_of(group / 2, 0) + group % 2 * group_columns;
         const auto meanwhile = [&] { fetch_some(); };
         if constexpr (in_bytes) {
-            const int64_t row_words = ByteProducts::words_of(dim_);
+            const int64_t row_words = byte_row_words(dim_);
             const float* const scales = tile.key_scales + group * group_columns;
             const int64_t num_runs = ByteProducts::steps_of(items, a_.dim), fours_of_run = a_.dim / 4 / num_runs;
-            ByteProducts::multiply<false>(
-                items, num_groups, queries_ + first_item * row_words, row_words, 0, num_runs, fours_of_run,
-                [&](int64_t run, int64_t g) { return tile.keys[group + g] + run * fours_of_run * tile.key_row_bytes; },
-                tile.key_row_bytes, meanwhile,
-                [&](int item, int64_t g, int v, IntVec sums) {
-                    const int64_t key = g * group_columns + v * lanes;
-                    const Vec products = to_float(sums - 128 * query_sums_[first_item + item]);
-                    store(scores + item * slice_elements + key, products * load(scales + key));
-                });
+            const auto multiply = [&](auto words_of_row) {
+                ByteProducts::multiply<false>(
+                    items, num_groups, queries_ + first_item * row_words, words_of_row, 0, num_runs, fours_of_run,
+                    [&](int64_t run, int64_t g) { return tile.keys[group + g] + run * fours_of_run * tile.key_row_bytes; },
+                    tile.key_row_bytes, meanwhile, [&](int item, int64_t g, int v, IntVec sums) {
+                        const int64_t key = g * group_columns + v * lanes;
+                        const Vec products = to_float(sums - 128 * query_sums_[first_item + item]);
+                        store(scores + item * slice_elements + key, products * load(scales + key));
+                    });
+            };
+            row_words == few_row_words ? multiply(Constant<few_row_words>{}) : multiply(row_words);
         } else {
             const int64_t per_slice = rows_per_pair(type) * slice_pairs * tile.key_row_bytes;
             const int64_t num_pairs = (a_.dim + 1) / 2, num_slices = dim_ / slice_elements;
@@ -556,7 +572,7 @@ private:
             const int num_groups = a_.dim - d > group_columns ? 2 : 1;
             if constexpr (in_bytes) {
                 ByteProducts::multiply<true>(
-                    static_cast<int>(items), num_groups, tile_weights_, ByteProducts::words_of(attention_tile),
+                    static_cast<int>(items), num_groups, tile_weights_, Constant<ByteProducts::words_of(attention_tile)>{},
                     seen.first / group_columns, (seen.last + group_columns - 1) / group_columns, group_columns / 4,
                     [&](int64_t keys, int64_t g) { return tile.values[keys] + 4 * (d + g * group_columns); }, tile.value_row_bytes,
                     meanwhile,
@@ -601,7 +617,7 @@ private:
     const int64_t dim_;  // padded to whole slices
     const int64_t num_items_;
     const float scale_;   // of scores, which are capped first where they are, to units of log2
-    Word* queries_;       // [slices, items, row_words]; of bytes [items, words of a head]
+    Word* queries_;       // [slices, items, row_words]; of bytes [items, byte_row_words]
     Mixed totals_;        // of all items
     Mixed block_result_;  // of a block's items over one tile
     float* scores_;       // [slices of a tile, max_items, 32], and then weights as words

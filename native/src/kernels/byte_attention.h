@@ -101,8 +101,8 @@ struct ByteProducts {
 
     // `columns(run, group)`: 16 columns of the first four elements of a run; from four to the next it is `stride` bytes.
     // Calls put(item, group, vector of the group, sums), and meanwhile() in each of steps_of() steps.
-    template <bool are_signed, typename ColumnsOf, typename Meanwhile, typename Put>
-    static void multiply(int items, int num_groups, const Word* rows, int64_t row_words, int64_t first_run, int64_t last_run,
+    template <bool are_signed, typename RowWords, typename ColumnsOf, typename Meanwhile, typename Put>
+    static void multiply(int items, int num_groups, const Word* rows, RowWords row_words, int64_t first_run, int64_t last_run,
                          int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Meanwhile& meanwhile,
                          const Put& put) {
         with_constant<max_items>(items, [&]<int n>() {
@@ -118,8 +118,8 @@ struct ByteProducts {
     }
 
 private:
-    template <int items, int groups, bool are_signed, typename ColumnsOf, typename Meanwhile, typename Put>
-    static inline void multiply_groups(int first_group, const Word* rows, int64_t row_words, int64_t first_run, int64_t last_run,
+    template <int items, int groups, bool are_signed, typename RowWords, typename ColumnsOf, typename Meanwhile, typename Put>
+    static inline void multiply_groups(int first_group, const Word* rows, RowWords row_words, int64_t first_run, int64_t last_run,
                                        int64_t fours_of_a_run, const ColumnsOf& columns, int64_t stride, const Meanwhile& meanwhile,
                                        const Put& put) {
         constexpr int vectors = groups * group_vectors;
