@@ -349,48 +349,58 @@ public:
             const bool seen = first < end_ && last > begin_, wholly = first >= begin_ && last <= end_;
             const int64_t slice = first / slice_elements * slice_elements;
             if (slice >= end_ || slice + slice_elements <= begin_) continue;  // no item sees any of its keys
-            if (seen) tile.keys[g] = reads_keys_ ? bytes(key_words(first)) : copy_keys(first, g);
-            tile.values[g] = reads_values_ && wholly ? bytes(value_words(first))
-                                                     : copy_values(first, g, wholly, tile.value_row_bytes / 4);
+            const Place place = seen && has_whole_groups_ ? place_of(first) : Place{};
+            if (seen) tile.keys[g] = reads_keys_ ? bytes(place.keys.key_words(place.token)) : copy_keys(first, place, g);
+            tile.values[g] = reads_values_ && wholly ? bytes(place.values.value_words(place.token))
+                                                     : copy_values(first, place, g, wholly, tile.value_row_bytes / 4);
+            if constexpr (Stored<type>::has_scales) read_scales(first, place, wholly, tile, g * group_columns);
         }
-        if constexpr (Stored<type>::has_scales)
-            for (int64_t i = 0; i < attention_tile; i += group_columns) read_scales(base + i, tile, i);
     }
 
 private:
     static const uint8_t* bytes(const void* words) { return static_cast<const uint8_t*>(words); }
     bool is_seen(int64_t position) const { return position >= begin_ && position < end_; }
-    int64_t token(int64_t position) const { return position % a_.block_size; }
-    Block block(const PagedCache& cache, int64_t position) const {
-        const int64_t index = table_[position / a_.block_size];
+
+    // Of a position, and where groups lie in one block of those behind it in its group.
+    struct Place {
+        Block keys, values;
+        int64_t token;
+    };
+    Place place_of(int64_t position) const {
+        const uint32_t at = static_cast<uint32_t>(position), block_size = static_cast<uint32_t>(a_.block_size);
+        const int64_t index = table_[at / block_size];
+        return {block(a_.keys, index), block(a_.values, index), at % block_size};
+    }
+    Block block(const PagedCache& cache, int64_t index) const {
         return {cache.data + index * cache.block_bytes + key_head_ * cache.head_bytes, a_.block_size, a_.dim};
     }
-    const Word* key_words(int64_t position) const { return block(a_.keys, position).key_words(token(position)); }
-    const Word* value_words(int64_t position) const { return block(a_.values, position).value_words(token(position)); }
 
-    void read_scales(int64_t first, KeyTile& tile, int64_t place) const {
-        if (has_whole_groups_ && first >= begin_ && first + group_columns <= end_) {
-            memcpy(tile.key_scales + place, block(a_.keys, first).scales() + token(first), 4 * group_columns);
-            memcpy(tile.value_scales + place, block(a_.values, first).scales() + token(first), 4 * group_columns);
+    void read_scales(int64_t first, const Place& place, bool wholly, KeyTile& tile, int64_t to) const {
+        if (wholly && has_whole_groups_) {
+            memcpy(tile.key_scales + to, place.keys.scales() + place.token, 4 * group_columns);
+            memcpy(tile.value_scales + to, place.values.scales() + place.token, 4 * group_columns);
             return;
         }
         for (int64_t i = 0; i < group_columns; ++i) {
             const bool seen = is_seen(first + i);
-            tile.key_scales[place + i] = seen ? block(a_.keys, first + i).scales()[token(first + i)] : 1.0f;
-            tile.value_scales[place + i] = seen ? block(a_.values, first + i).scales()[token(first + i)] : 0.0f;
+            const Place at = seen ? place_of(first + i) : Place{};
+            tile.key_scales[to + i] = seen ? at.keys.scales()[at.token] : 1.0f;
+            tile.value_scales[to + i] = seen ? at.values.scales()[at.token] : 0.0f;
         }
     }
 
-    const uint8_t* copy_keys(int64_t first, int64_t group) {
+    const uint8_t* copy_keys(int64_t first, const Place& place, int64_t group) {
         const int64_t num_rows = padded_dim_ / Block::together, rows = a_.dim / Block::together;
         uint32_t* const copy = key_copies_ + group * group_columns * num_rows;
         if (has_whole_groups_) {
-            const Word* const words = key_words(first);
+            const Word* const words = place.keys.key_words(place.token);
             for (int64_t row = 0; row < rows; ++row)
                 memcpy(copy + row * group_columns, words + row * a_.block_size, 4 * group_columns);
         } else {
             for (int64_t i = 0; i < group_columns; ++i) {
-                const Word* const words = is_seen(first + i) ? key_words(first + i) : nullptr;
+                const bool seen = is_seen(first + i);
+                const Place at = seen ? place_of(first + i) : Place{};
+                const Word* const words = seen ? at.keys.key_words(at.token) : nullptr;
                 for (int64_t row = 0; row < rows; ++row)
                     copy[row * group_columns + i] = words ? words[row * a_.block_size] : 0;
             }
@@ -408,7 +418,7 @@ private:
         return mask;
     }
 
-    const uint8_t* copy_values(int64_t first, int64_t group, bool wholly, int64_t row_words) {
+    const uint8_t* copy_values(int64_t first, const Place& place, int64_t group, bool wholly, int64_t row_words) {
         const int64_t num_rows = group_columns / Block::together;
         uint32_t* const copy = value_copies_ + group * num_rows * row_words;
         for (int64_t row = 0; row < num_rows; ++row) {
@@ -419,7 +429,9 @@ private:
                 memset(to, 0, 4 * row_words);
                 continue;
             }
-            const Word* const from = value_words(position);
+            const Place at = has_whole_groups_ ? place : place_of(position);
+            const int64_t token = has_whole_groups_ ? place.token + row * Block::together : at.token;
+            const Word* const from = at.values.value_words(token);
             for (int64_t d = 0; d < a_.dim; ++d) to[d] = from[d] & mask;
             for (int64_t d = a_.dim; d < row_words; ++d) to[d] = 0;
         }
