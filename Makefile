@@ -83,7 +83,7 @@ CXX ?= c++
 test-sanitize:
 	@$(PYTHON) tools/setup.py test
 	@$(BIN)/pip install -q cmake nanobind
-	@PATH=$(CURDIR)/$(BIN):$$PATH cmake -S native -B build/sanitize -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	@PATH=$(CURDIR)/$(BIN):$$PATH cmake -S native -B build/sanitize -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
 	  -DCMAKE_CXX_FLAGS="$(SANITIZERS)" -DCMAKE_MODULE_LINKER_FLAGS="$(SANITIZERS)" > /dev/null
 	@PATH=$(CURDIR)/$(BIN):$$PATH cmake --build build/sanitize --parallel 2
 	@SANITIZED_NATIVE=$$(echo build/sanitize/_native*.so) PYTHONPATH=native/test ASAN_OPTIONS=detect_leaks=0 \
