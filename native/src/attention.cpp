@@ -272,13 +272,15 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
         part.last_tile = piece.last_tile;
         return part;
     };
-    // A thread takes its next piece before it computes one, so that it knows what to fetch meanwhile.
-    const int64_t num_pieces = std::ssize(pieces);
-    std::atomic<int64_t> num_taken = 0;
-    pool_.run(std::min<int64_t>(num_pieces, pool_.num_threads()), [&](int64_t, int worker) {
+    // A thread takes its next piece before it computes one, so that it knows what to fetch meanwhile. But the first piece of each
+    // thread and the last ones are for whoever is free: else one would wait with two while others have none.
+    const int64_t num_pieces = std::ssize(pieces), num_first = std::min<int64_t>(num_pieces, pool_.num_threads());
+    std::atomic<int64_t> num_taken = num_first;
+    pool_.run(num_first, [&](int64_t first, int worker) {
         bool is_fetched = false;
-        for (int64_t i = num_taken++, after; i < num_pieces; i = after) {
-            after = num_taken++;
+        for (int64_t i = first, after; i < num_pieces; i = after) {
+            const bool knows_next = num_taken + num_first < num_pieces;
+            after = knows_next ? num_taken++ : num_pieces;
             AttentionPart part = part_of(pieces[i]), next;
             part.scratch = scratch[worker];
             part.is_fetched = is_fetched;
@@ -287,7 +289,8 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
                 part.next = &next;
             }
             kernels_.attention.attend(attention, part);
-            is_fetched = true;
+            is_fetched = knows_next;
+            if (!knows_next) after = num_taken++;
             // Whoever finishes a part last merges its tiles.
             AttentionPart whole = attention_parts_[pieces[i].part];
             whole.scratch = part.scratch;

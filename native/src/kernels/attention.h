@@ -93,12 +93,6 @@ static inline void merge(const Mixed& all, const Mixed& more, int64_t items, int
     }
 }
 
-// A number that the compiler knows.
-template <int64_t value>
-struct Constant {
-    constexpr operator int64_t() const { return value; }
-};
-
 template <KVType type, typename Products>
 class Attender {
     static constexpr int64_t max_items = Products::max_items;

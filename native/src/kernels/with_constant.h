@@ -13,6 +13,12 @@ static inline void with_constant(int count, const Call& call) {
     call.template operator()<max>();
 }
 
+// A number that the compiler knows.
+template <int64_t value>
+struct Constant {
+    constexpr operator int64_t() const { return value; }
+};
+
 // Calls multiply.operator()<count>(first) for begin … end - 1, at most `most` at a time, in groups of nearly one size.
 template <int most, typename Multiply>
 static inline void for_near_equal_groups(int64_t begin, int64_t end, const Multiply& multiply) {
