@@ -108,12 +108,12 @@ std::vector<float> sample_results(const Kernels& kernels) {
         // 0x2c 0x2c … is a small positive number as a float32, float16, bfloat16, scale and quantized value alike.
         std::vector<uint8_t> data(rows * bytes_of(stored, columns), 0x2c);
         std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
-        pack_tile({stored, data.data(), rows, columns}, type, 0, packed.data());
+        if (!pack_tile({stored, data.data(), rows, columns}, type, 0, packed.data())) return {};
         const LinearPart part = {num_x, {type, packed.data(), rows, columns}, 0, 1, nullptr, out.data(), rows, Held::nothing};
         if (is_float(type)) {
             for (int64_t m = 0; m < num_x; ++m)
                 kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * laid_stride(columns));
-            kernels.floats.linear(part, laid.data(), aligned(packed_scratch, kernels.floats.scratch_bytes));
+            kernels.floats.linear(part, laid.data(), aligned(packed_scratch, kernels.floats.scratch_bytes(type, columns)));
         } else {
             const int64_t unit_columns = packed_layout(type).unit_columns;
             const QuantizedRows quantized = quantized_rows_in(

@@ -145,11 +145,11 @@ struct PackedKernels {
 // Linear layers on float weights.
 struct FloatKernels {
     // `x`: rows as lay_row lays them for the weight's type, laid_stride words from one to the next.
-    // `scratch`: scratch_bytes, aligned for vectors.
+    // `scratch`: scratch_bytes(...), aligned for vectors.
     void (*linear)(const LinearPart& part, const uint32_t* x, void* scratch);
     // One row of activations for `linear`, padded_columns(columns) words that mean something to it alone.
     void (*lay_row)(WeightType type, const float* x, int64_t columns, uint32_t* out);
-    int64_t scratch_bytes;
+    int64_t (*scratch_bytes)(WeightType type, int64_t columns);
 };
 
 struct AttentionKernels {
@@ -186,6 +186,9 @@ struct Kernels {
     void (*draw_weights)(const float* x, int64_t count, float largest, float scale, int64_t* out);
     WeightSum (*weights_at_least)(const int64_t* weights, int64_t count, int64_t least);
     double (*sum_of_exponentials)(const float* x, int64_t count, float largest);  // of e^(x - largest)
+
+    // Are weights of the type made ready anew for the rows that are multiplied together.
+    bool expands(WeightType type) const { return is_float(type) ? is_short(type) : packed.expands(type); }
 };
 
 const Kernels& baseline_kernels();

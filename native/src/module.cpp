@@ -82,7 +82,7 @@ TypeName kept(TypeName type) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.attr("interface_version") = 8;  // what is here, as kernels/native.py knows it: a change of either changes the number
+    m.attr("interface_version") = 9;  // what is here, as kernels/native.py knows it: a change of either changes the number
 
     m.def(
         "packed_tile_bytes",
@@ -117,14 +117,14 @@ NB_MODULE(_native, m) {
         .def_prop_ro("num_threads", &Ops::num_threads)
         .def(
             "expands",
-            [](const Ops& self, std::string_view type) { return self.kernels().packed.expands(trivium::packed_type_named(type)); },
+            [](const Ops& self, std::string_view type) { return self.kernels().expands(trivium::packed_type_named(type)); },
             "type"_a, "Whether packed weights of the type are made ready anew for the tokens that are taken together.")
         .def(
             "pack",
             [](Ops& self, nb::handle weight, TypeName type, nb::handle out, std::string_view out_type) {
                 const WeightTensor weight_view = {view(weight, "weight"), type}, out_view = {view(out, "out"), out_type};
                 nb::gil_scoped_release released;
-                self.pack(weight_view, out_view);
+                return self.pack(weight_view, out_view);
             },
             "weight"_a, "type"_a.none(), "out"_a, "out_type"_a)
         .def(

@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <stdexcept>
@@ -114,7 +115,7 @@ std::vector<float*> Ops::scratch(int64_t num_floats) {
     return all;
 }
 
-void Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
+bool Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
     const int64_t columns = columns_of(weight);
     const Matrix all = matrix_of(weight, columns);
     const WeightType type = packed_type_of(out);
@@ -138,16 +139,18 @@ void Ops::pack(const WeightTensor& weight, const WeightTensor& out) {
 
     const std::lock_guard lock(one_call_);
     const std::vector<float*> scratch = this->scratch(turns ? turned_tile_scratch(columns) : 0);
+    std::atomic<bool> is_packed = true;
     pool_.run(stack * tiles, [&](int64_t tile, int worker) {
         const Matrix matrix = {all.type, all.data + tile / tiles * bytes_of(all.type, rows * columns), rows, columns};
         const int64_t first_row = tile % tiles * packed_tile_rows;
         uint8_t* const to = out.tensor.as<uint8_t>() + tile * tile_bytes;
         if (turns) {
             pack_turned_tile(matrix, first_row, scratch[static_cast<size_t>(worker)], to);
-        } else {
-            pack_tile(matrix, type, first_row, to);
+        } else if (!pack_tile(matrix, type, first_row, to)) {
+            is_packed = false;
         }
     });
+    return is_packed;
 }
 
 void Ops::pack_turned_tile(const Matrix& weight, int64_t first_row, float* scratch, uint8_t* out) const {
@@ -237,11 +240,12 @@ void Ops::prepare(const float* x, int64_t stride, int64_t rows, const std::optio
         each_row([&](int64_t i, int worker) { kernels_.quantize_row(row(i, worker), quantized->from_row(i)); });
     } else if (!all.laid_for(type)) {
         const int64_t words_of_row = laid_stride(columns);
-        uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[static_cast<size_t>(type)].at_least(rows * words_of_row));
+        const size_t place = static_cast<size_t>(laid_type(type));
+        uint32_t* const words = reinterpret_cast<uint32_t*>(laid_x_[place].at_least(rows * words_of_row));
         each_row([&](int64_t i, int worker) {
             kernels_.floats.lay_row(type, row(i, worker), columns, words + i * words_of_row);
         });
-        all.laid[static_cast<size_t>(type)] = words;
+        all.laid[place] = words;
     }
 }
 
@@ -343,7 +347,8 @@ void Ops::fetch_while_waiting(const FirstWeights& coming, const FirstWeights& af
 }
 
 int64_t Ops::linear_scratch(const PackedMatrix& weight) const {
-    return is_float(weight.type) ? kernels_.floats.scratch_bytes : kernels_.packed.scratch_bytes(weight.type, weight.columns);
+    return is_float(weight.type) ? kernels_.floats.scratch_bytes(weight.type, weight.columns)
+                                  : kernels_.packed.scratch_bytes(weight.type, weight.columns);
 }
 
 void Ops::multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const {

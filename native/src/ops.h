@@ -79,7 +79,7 @@ struct Activations {
     const std::optional<QuantizedRows>& quantized_for(WeightType type) const {
         return quantized[digits_of(packed_layout(type).unit_columns) - 1];
     }
-    const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(type)]; }
+    const uint32_t* laid_for(WeightType type) const { return laid[static_cast<size_t>(laid_type(type))]; }
 };
 
 // A part of some layers' weights for each thread.
@@ -109,9 +109,10 @@ public:
     // work(task, worker) for each of `count` tasks, on all threads. What the first of those that throw throws, it throws.
     void spread(int64_t count, const std::function<void(int64_t, int)>& work);
 
-    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it, in its own type or as units of bytes (both may be stacks
-    // of matrices), or as rows of bytes.
-    void pack(const WeightTensor& weight, const WeightTensor& out);
+    // `out` uint8 [tiles, bytes of a tile]: `weight` as packed.h lays it, in its own type, as units of bytes or as short bfloat16 (stacks
+    // of matrices too), or as rows of bytes.
+    // False: the weight cannot be in that form, and `out` holds nothing.
+    [[nodiscard]] bool pack(const WeightTensor& weight, const WeightTensor& out);
     uint64_t checksum(const Tensor& bytes);
     // Layers of the same x, which is normed, and quantized or laid out for float weights, once.
     void packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, const std::vector<PackedLayer>& layers);

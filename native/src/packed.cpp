@@ -1,8 +1,10 @@
 #include "packed.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace trivium {
 
@@ -331,6 +333,63 @@ void pack_units_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     }
 }
 
+// The upper bytes, without sign, that most of a slice's weights have.
+struct CommonUppers {
+    uint8_t table[ShortLayout::table_entries] = {};
+    uint8_t place[128];  // in the table; `none`: not there
+
+    static constexpr uint8_t none = 0xff;
+
+    explicit CommonUppers(const uint16_t* weights) {
+        std::array<uint16_t, 128> counts = {};
+        for (int64_t i = 0; i < ShortLayout::slice_weights; ++i) ++counts[weights[i] >> 8 & 127];
+        std::fill(std::begin(place), std::end(place), none);
+        for (uint8_t entry = 0; entry < ShortLayout::table_entries; ++entry) {
+            const auto commonest = std::max_element(counts.begin(), counts.end());
+            if (*commonest == 0) return;
+            *commonest = 0;
+            table[entry] = static_cast<uint8_t>(commonest - counts.begin());
+            place[table[entry]] = entry;
+        }
+    }
+};
+
+bool pack_short_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
+    if (weight.columns > ShortLayout::most_columns) return false;
+    const ShortLayout layout = {padded_columns(weight.columns) / float_slice_columns};
+    std::vector<uint16_t> tile(static_cast<size_t>(layout.num_slices * ShortLayout::slice_weights));
+    const int num_rows = static_cast<int>(std::min(packed_tile_rows, weight.rows - first_row));
+    pack_float_tile(weight, first_row, num_rows, reinterpret_cast<uint8_t*>(tile.data()));
+    std::memset(out, 0, layout.tile_bytes());
+    std::vector<uint32_t> exceptions;
+    for (int64_t s = 0; s < layout.num_slices; ++s) {
+        const uint16_t* const weights = tile.data() + s * ShortLayout::slice_weights;
+        const CommonUppers uppers(weights);
+        std::memcpy(out + s * ShortLayout::table_entries, uppers.table, sizeof uppers.table);
+        uint8_t* const slice = out + layout.first_slice() + s * ShortLayout::slice_bytes;
+        for (int64_t i = 0; i < ShortLayout::slice_weights; ++i) {
+            const int row = ShortLayout::row(static_cast<int>(i)), column = ShortLayout::column(static_cast<int>(i));
+            const uint16_t weight_bits = weights[column / 2 * 32 + row * 2 + column % 2];
+            // Vectors of 32 weights: 8 of this one, then 8 of the next, have 16 lower bytes.
+            const int64_t vector = i / 32, in_vector = i % 32;
+            const int64_t byte = vector / 2 * 64 + in_vector / 8 * 16 + vector % 2 * 8 + in_vector % 8;
+            uint8_t* const run = slice + byte / ShortLayout::run_weights * ShortLayout::run_bytes;
+            const int64_t in_run = byte % ShortLayout::run_weights;
+            run[ShortLayout::number_bytes + in_run] = static_cast<uint8_t>(weight_bits);
+            const int upper = weight_bits >> 8, place = uppers.place[upper & 127];
+            if (place == CommonUppers::none)
+                exceptions.push_back(static_cast<uint32_t>(s * ShortLayout::slice_weights + i) << 8 | static_cast<uint32_t>(upper));
+            else
+                run[in_run % ShortLayout::number_bytes] |=
+                    static_cast<uint8_t>((place | upper >> 7 << 3) << in_run / ShortLayout::number_bytes * 4);
+        }
+    }
+    if (static_cast<int64_t>(exceptions.size()) > layout.most_exceptions()) return false;
+    exceptions.push_back(ShortLayout::no_place << 8);
+    std::memcpy(out + layout.first_exception(), exceptions.data(), 4 * exceptions.size());
+    return true;
+}
+
 }  // namespace
 
 void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile) {
@@ -344,8 +403,10 @@ void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, u
     std::memcpy(tile + packed_tile_rows * columns + 4 * row, &scale, sizeof scale);
 }
 
-void pack_tile(const Matrix& weight, WeightType type, int64_t first_row, uint8_t* out) {
+bool pack_tile(const Matrix& weight, WeightType type, int64_t first_row, uint8_t* out) {
+    if (is_short(type)) return pack_short_tile(weight, first_row, out);
     is_units(type) ? pack_units_tile(weight, first_row, out) : pack_block_tile(weight, first_row, out);
+    return true;
 }
 
 }  // namespace trivium

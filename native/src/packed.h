@@ -5,6 +5,20 @@
 //     float32, float16: [32 columns][16 rows]
 //     bfloat16:         [16 pairs of columns][16 rows][2]       a slice is also an AMX tile
 //
+// Short bfloat16 is a form of bfloat16 that keeps every bit in about 12.2: the upper byte of a value, which is its sign and the
+// upper seven bits of its exponent, has in 512 weights that lie together few values but for the sign. Each slice has a table of
+// the eight commonest, and a number of four bits for each of its weights: the sign, and a place in the table. Weights whose upper
+// byte is not in the table are listed behind the slices.
+//
+//     tile    = tables [slices][8 bytes, without sign], up to a whole line | slices | exceptions
+//     slice   = four times: 64 bytes of numbers | 128 lower bytes           of 16 rows x 8 columns
+//     numbers: byte i has those of lower bytes i (low nibble) and 64 + i (high nibble); the sign is the upper bit
+//     lower bytes: 16 bytes are of 4 rows, 4 columns: [2: even columns, odd][4 rows][2: the second, the first]
+//     exceptions: 32 bits each, in the order of their places in the tile: place << 8 | upper byte; then the end
+//
+// Slices that are made of it are [8 times 4 columns][2: even columns, odd][16 rows][2: the second, the first]: a vector has two
+// columns of one of the two chains in which they are summed (kernels/float_linear.h). A place is a weight's number in that order.
+//
 // A tile of quantized weights is a run of units, of 32 columns for the plain block types and 256 for the K types:
 //
 //     unit  = head (K types: float16 scales of the unit, one per row, then of the minima) + groups
@@ -108,6 +122,32 @@ static constexpr int64_t float_slice_bytes(WeightType type) {
     return packed_tile_rows * bytes_of(type, float_slice_columns);
 }
 
+static constexpr bool is_short(WeightType type) { return type == WeightType::short_bf16; }
+// That activations are laid for.
+static constexpr WeightType laid_type(WeightType type) { return is_short(type) ? WeightType::bf16 : type; }
+
+// Of short bfloat16.
+struct ShortLayout {
+    static constexpr int64_t slice_weights = packed_tile_rows * float_slice_columns;
+    static constexpr int64_t run_weights = 128, number_bytes = 64, run_bytes = number_bytes + run_weights;
+    static constexpr int64_t slice_bytes = slice_weights / run_weights * run_bytes;
+    static constexpr int64_t table_entries = 8;
+    static constexpr uint32_t no_place = 0xffffff;
+    static constexpr int64_t most_columns = 1 << 19;  // places then have 23 bits
+
+    // Of the weight with that place in a slice.
+    static constexpr int row(int place) { return place % 32 / 2; }
+    static constexpr int column(int place) { return place / 64 * 4 + place / 32 % 2 + 2 * (1 - place % 2); }
+
+    int64_t num_slices;
+
+    constexpr int64_t first_slice() const { return (table_entries * num_slices + 63) / 64 * 64; }
+    constexpr int64_t first_exception() const { return first_slice() + slice_bytes * num_slices; }
+    // One for a slice, where one slice in fifty to five hundred was seen to have one.
+    constexpr int64_t most_exceptions() const { return num_slices + 15; }
+    constexpr int64_t tile_bytes() const { return (first_exception() + 4 * (most_exceptions() + 1) + 63) / 64 * 64; }
+};
+
 constexpr int64_t turned_columns = 64;  // together
 constexpr int64_t byte_rows_columns = 65536;  // at most: sums of 255 * 127 then fit into 32 bits
 
@@ -129,6 +169,7 @@ static constexpr WeightType in_units(WeightType type) {
 static constexpr bool is_units(WeightType type) { return type >= WeightType::q4_k_units; }
 // The type of files that weights of the type are made from.
 static constexpr WeightType stored_type(WeightType type) {
+    if (is_short(type)) return WeightType::bf16;
     return is_units(type) ? static_cast<WeightType>(static_cast<int>(type) - static_cast<int>(WeightType::q4_k_units) +
                                                     static_cast<int>(WeightType::q4_k))
                           : type;
@@ -139,6 +180,7 @@ static constexpr int64_t byte_rows_tile_bytes(int64_t columns) { return packed_t
 
 static constexpr int64_t packed_tile_bytes(WeightType type, int64_t columns) {
     if (is_byte_rows(type)) return byte_rows_tile_bytes(columns);
+    if (is_short(type)) return ShortLayout{padded_columns(columns) / float_slice_columns}.tile_bytes();
     return is_float(type) ? padded_columns(columns) / float_slice_columns * float_slice_bytes(type)
                           : packed_tile_bytes(packed_layout(type), columns);
 }
@@ -157,8 +199,9 @@ struct PackedMatrix {
     int64_t columns;
 };
 
-// One tile in the weight's own type, or as units of bytes; `first_row` is a multiple of 16. `out` has packed_tile_bytes bytes.
-void pack_tile(const Matrix& weight, WeightType type, int64_t first_row, uint8_t* out);
+// One tile in the weight's own type, as units of bytes or as short bfloat16; `first_row` is a multiple of 16. `out` has
+// packed_tile_bytes bytes. False: short bfloat16 has no room for all of its exceptions, or no numbers for so many columns.
+[[nodiscard]] bool pack_tile(const Matrix& weight, WeightType type, int64_t first_row, uint8_t* out);
 
 // The row `row` of a tile of rows of bytes, from its values and their scale.
 void put_byte_row(const int8_t* values, float scale, int64_t columns, int row, uint8_t* tile);

@@ -265,7 +265,7 @@ void Program::packed_linears(int64_t x, std::optional<RowNorm> norm, std::vector
         width(layer.out);
         writes.push_back(layer.out);
         if (layer.held == Held::summand) reads.push_back(layer.out);
-        expands_ |= ops_.kernels().packed.expands(packed_type_of(layer.packed));
+        expands_ |= ops_.kernels().expands(packed_type_of(layer.packed));
     }
     const auto run = [=, layers = std::move(layers)](Lane& lane, const StepTensors&) {
         lane.packed_layers.clear();

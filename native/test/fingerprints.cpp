@@ -54,11 +54,13 @@ void linears(const Kernels& kernels, Draw draw) {
         for (const int64_t num_x : {1, 3, 8, 33}) {
             const int64_t rows = 40, columns = 768;
             std::vector<uint8_t> blocks(rows * bytes_of(stored, columns));
-            for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(draw.bits() % 60);  // as float16: small and finite
+            // As float16: small and finite. Short bfloat16 takes eight upper bytes and some more.
+            for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(draw.bits() % (is_short(type) ? 8 : 60));
+            if (is_short(type)) blocks[1] = 40;
             const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
             for (int64_t i = 0; i < tiles; ++i)
-                pack_tile({stored, blocks.data(), rows, columns}, type, 16 * i, packed.data() + i * tile_bytes);
+                if (!pack_tile({stored, blocks.data(), rows, columns}, type, 16 * i, packed.data() + i * tile_bytes)) std::abort();
             std::vector<float> x = draw.numbers(num_x * columns);
             x[columns / 2] = 30.0f;  // a unit of two digits
             const std::vector<float> bias = draw.numbers(rows);
@@ -70,7 +72,7 @@ void linears(const Kernels& kernels, Draw draw) {
                 for (int64_t m = 0; m < num_x; ++m)
                     kernels.floats.lay_row(type, x.data() + m * columns, columns, laid.data() + m * laid_stride(columns));
                 std::vector<char> memory;
-                kernels.floats.linear(part, laid.data(), at_vector<void>(memory, kernels.floats.scratch_bytes));
+                kernels.floats.linear(part, laid.data(), at_vector<void>(memory, kernels.floats.scratch_bytes(type, columns)));
             } else {
                 const int64_t unit_columns = packed_layout(type).unit_columns;
                 std::vector<char> x_memory;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -41,7 +42,8 @@ void compare_packed_layers(std::mt19937& random, Count& count, const Way& way) {
             const Matrix matrix = {stored_type(type), blocks.data(), rows, columns};
             const int64_t tiles = packed_tiles(rows), tile_bytes = packed_tile_bytes(type, columns);
             std::vector<uint8_t> packed(packed_bytes(type, rows, columns));
-            for (int64_t i = 0; i < tiles; ++i) pack_tile(matrix, type, 16 * i, packed.data() + i * tile_bytes);
+            for (int64_t i = 0; i < tiles; ++i)
+                if (!pack_tile(matrix, type, 16 * i, packed.data() + i * tile_bytes)) std::abort();
 
             std::vector<float> x(columns), bias(rows);
             const int64_t unit_columns = packed_layout(type).unit_columns;

@@ -34,7 +34,7 @@ def test_attention_by_tiles_is_attention_by_vectors_to_the_bit(tmp_path: Path) -
 @with_avx512
 @pytest.mark.skipif(not HAS_PAIRS, reason="where there are tiles, there are products of pairs")
 def test_float_layers_by_tiles_are_those_by_vectors_to_the_bit(tmp_path: Path) -> None:
-    assert what_differs("float_tiles.cpp", tmp_path, "packed.cpp") == "0 of 72 differ\n"
+    assert what_differs("float_tiles.cpp", tmp_path, "packed.cpp") == "0 of 144 differ\n"
 
 
 @with_avx512

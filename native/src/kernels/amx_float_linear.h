@@ -4,6 +4,7 @@
 
 #include "amx_tiles.h"
 #include "float_linear.h"
+#include "short_bf16.h"
 
 namespace trivium::TRIVIUM_ISA {
 
@@ -146,6 +147,42 @@ static void float_linear_by_tiles(const LinearPart& task, const uint32_t* x, voi
         }
     }
     _tile_release();
+}
+
+// Slices made of short bfloat16 become tiles: vectors of two columns of a chain become those of two neighbours.
+static void chains_to_pairs(uint8_t* slices, int64_t num_slices) {
+    for (uint8_t* four_columns = slices; four_columns < slices + num_slices * float_slice_bytes(WeightType::bf16); four_columns += 128) {
+        const WordVec even = load_words(four_columns), odd = load_words(four_columns + 64);
+        const WordVec first = even >> 16 | (odd & 0xffff0000), second = (even & 0xffff) | odd << 16;
+        memcpy(four_columns, &first, sizeof first);
+        memcpy(four_columns + 64, &second, sizeof second);
+    }
+}
+
+// Two weight tiles as bfloat16.
+static constexpr int64_t short_tile_scratch(int64_t columns) { return 2 * packed_tile_bytes(WeightType::bf16, columns); }
+
+// Short bfloat16, two tiles at a time. `scratch`: those tiles, and float_tile_scratch bytes.
+static void short_linear_by_tiles(const LinearPart& task, const uint32_t* x, void* scratch) {
+    const int64_t columns = task.weight.columns, num_slices = padded_columns(columns) / float_slice_columns;
+    const int64_t short_bytes = packed_tile_bytes(WeightType::short_bf16, columns);
+    const int64_t tile_bytes = packed_tile_bytes(WeightType::bf16, columns);
+    uint8_t* const tiles = static_cast<uint8_t*>(scratch);
+    for (int64_t first = task.first_tile; first < task.last_tile; first += 2) {
+        const int64_t count = task.last_tile - first < 2 ? 1 : 2, row = first * packed_tile_rows;
+        for (int64_t t = 0; t < count; ++t) {
+            NextTile nothing;
+            ShortSlices(task.weight.data + (first + t) * short_bytes, num_slices).expand(num_slices, tiles + t * tile_bytes, nothing);
+            chains_to_pairs(tiles + t * tile_bytes, num_slices);
+        }
+        LinearPart part = task;
+        part.weight = {WeightType::bf16, tiles, task.weight.rows - row, columns};
+        part.first_tile = 0;
+        part.last_tile = count;
+        part.bias = task.bias ? task.bias + row : nullptr;
+        part.out = task.out + row;
+        float_linear_by_tiles(part, x, tiles + 2 * tile_bytes);
+    }
 }
 
 }  // namespace trivium::TRIVIUM_ISA

@@ -69,21 +69,34 @@ struct Slice<WeightType::bf16> {
 
 #endif
 
+// Made of its bytes (short_bf16.h): a vector has two columns of one chain.
+template <>
+struct Slice<WeightType::short_bf16> : Slice<WeightType::bf16> {
+    static Vec load(const uint8_t* slice, int step, int chain) {
+#if defined(__AVX512BF16__)
+        return (Vec)load_words(slice + step * 128 + chain * 64);
+#else
+        const WordVec pairs = load_words_anew(slice + step / 2 * 128 + chain * 64);
+        return (Vec)(step % 2 ? pairs << 16 : pairs & 0xffff0000);
+#endif
+    }
+};
+
 // Vectors of outputs computed together for several rows of x: as many as the registers hold two chains of.
 constexpr int float_parts_together = 2;
 constexpr int float_rows_together = lanes == 16 ? 6 : 3;
 
-// Outputs of `num_parts` vectors of weight rows, each a run of slices, for `num_x` rows of x.
-template <WeightType type, int num_x, int num_parts>
-static inline void multiply_float_parts(const uint8_t* const* parts, const Word* x, int64_t x_stride, int64_t num_slices,
-                                        NextTile& next, Vec (&sums)[num_x][num_parts]) {
-    constexpr int64_t slice_bytes = float_slice_bytes(type);
+// Adds to the sums of `num_parts` vectors of weight rows, each a run of slices, for `num_x` rows of x.
+// meanwhile() with each slice.
+template <WeightType type, int num_x, int num_parts, typename Meanwhile>
+static inline void add_float_slices(const uint8_t* const* parts, const Word* x, int64_t x_stride, int64_t num_slices,
+                                    const Meanwhile& meanwhile, Vec (&sums)[num_x][num_parts]) {
+    constexpr int64_t slice_bytes = float_slice_bytes(laid_type(type));
     constexpr int num_steps = Slice<type>::num_steps;
-    set_to_zero(sums);
     const uint8_t* slices[num_parts];
     for (int p = 0; p < num_parts; ++p) slices[p] = parts[p];
     for (int64_t s = 0; s < num_slices; ++s, x += 2 * num_steps) {
-        next.fetch_some();
+        meanwhile();
         Vec chains[2][num_x][num_parts];
         set_to_zero(chains);
 #pragma GCC unroll 2
@@ -115,10 +128,11 @@ static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, i
     const int64_t x_stride = laid_stride(task.weight.columns);
     const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     Vec sums[num_x][num_parts];
+    set_to_zero(sums);
     const int64_t num_slices = padded_columns(task.weight.columns) / float_slice_columns;
     const bool are_few = task.num_x < fewest_rows_to_fetch_for;
     NextTile next = NextTile::ahead_of(parts[0], are_few ? tile_bytes : 0, task.weight.data + task.last_tile * tile_bytes, num_slices);
-    multiply_float_parts<type, num_x, num_parts>(parts, x, x_stride, num_slices, next, sums);
+    add_float_slices<type, num_x, num_parts>(parts, x, x_stride, num_slices, [&] { next.fetch_some(); }, sums);
     for (int m = 0; m < num_x; ++m)
         for (int p = 0; p < num_parts; ++p)
             if (const int64_t row = (first_part + p) * lanes; row < task.weight.rows)

@@ -13,6 +13,7 @@ constexpr int64_t fewest_rows_to_fetch_for = 4;
 // each tile is passed over once, what is so far ahead that it comes in time.
 class NextTile {
 public:
+    NextTile() = default;  // nothing is fetched
     NextTile(const uint8_t* tile, int64_t num_bytes, int64_t num_steps)
         : at_(tile), end_(tile + num_bytes), step_bytes_((num_bytes + num_steps - 1) / num_steps) {}
 
@@ -33,9 +34,9 @@ private:
     // with 4 and 12.3 with 8; two threads 21.8, 25.3, 28.0, 29.9 and 31.6.
     static constexpr int64_t bytes_ahead = 8 << 10;
 
-    const uint8_t* at_;
-    const uint8_t* end_;
-    int64_t step_bytes_;
+    const uint8_t* at_ = nullptr;
+    const uint8_t* end_ = nullptr;
+    int64_t step_bytes_ = 0;
 };
 
 }  // namespace trivium::TRIVIUM_ISA

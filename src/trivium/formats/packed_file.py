@@ -31,13 +31,15 @@ from trivium.types.errors import ModelFileError
 
 MAGIC = b"TRIVPACK"
 SUFFIX = ".packed"
-# As the weights are stored; as rows of bytes; some as the one, some as the other; and units of bytes beside both.
-PackedForm = Literal["blocks", "rows", "mixed", "units"]
+# As the weights are stored; as rows of bytes; some as the one, some as the other; units of bytes beside both; and bfloat16 in
+# fewer bits.
+PackedForm = Literal["blocks", "rows", "mixed", "units", "short"]
 FORM_SUFFIXES: dict[PackedForm, str] = {
     "blocks": SUFFIX,
     "rows": f".rows{SUFFIX}",
     "mixed": f".mixed{SUFFIX}",
     "units": f".units{SUFFIX}",
+    "short": f".short{SUFFIX}",
 }
 FOLDER = "packed"  # under the root of the store
 PAGE_BYTES = 4096

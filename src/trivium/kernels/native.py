@@ -19,21 +19,29 @@ from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.large_pages import LargePages
 from trivium.kernels.logit_memory import BYTES_OF_LOGIT, REFERENCE_WORK_BYTES, held_logits
-from trivium.kernels.ops import Packing
+from trivium.kernels.ops import DoesNotFit, Packing
 from trivium.kernels.result_memory import ResultMemory
 from trivium.kernels.sample import SampleBatch
-from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
+from trivium.kernels.weights import (
+    FLOAT_TYPE_NAMES,
+    LinearWeight,
+    PackedTensor,
+    QuantizedTensor,
+    Weight,
+    type_of,
+)
 from trivium.platform.cpu import usable_threads
 from trivium.types.errors import ConfigError
 
-INTERFACE_VERSION = 8  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
+INTERFACE_VERSION = 9  # of native/src/module.cpp: a change of what it offers or takes changes the number in both
 # Of native/src/packed.h and of what models/load.py does to a weight before it is packed: a change of either changes it.
 LAYOUT_VERSION = 1
 TILE_ROWS = 16  # rows of a packed weight that lie together
 SAMPLE_BYTES = 32  # of each token of the vocabulary, kept by each thread that chooses tokens (SampleScratch of ops.h)
 BYTE_ROWS = "BYTE_ROWS"  # of packed.h, as the next
 UNITS_OF_BYTES = {"Q4_K": "Q4_K_UNITS", "Q5_K": "Q5_K_UNITS", "Q6_K": "Q6_K_UNITS"}
-TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as GGUF spells them
+SHORT_BFLOAT16 = "SHORT_BF16"
+TYPES_OF_FLOATS = frozenset({*FLOAT_TYPE_NAMES.values(), SHORT_BFLOAT16})  # multiplied as floats
 
 
 def load_extension() -> ModuleType:
@@ -54,6 +62,8 @@ def load_extension() -> ModuleType:
 WIDENING_SETS = frozenset({"avx2", "avx512"})
 # Those that make bytes of units (kernels/unit_bytes.h) by vectors.
 UNITS_SETS = frozenset({"avx512_vnni", "avx512_bf16", "amx"})
+# Those on which bfloat16 made of short weights (kernels/short_bf16.h) was seen to be no slower than bfloat16 that is read.
+LENGTHENING_SETS = frozenset({"avx2", "avx512", "avx512_vnni", "avx512_bf16"})
 # That multiply four bytes as fast as two bfloat16; AMX would by tiles, which attention has for bfloat16 only.
 BYTE_CACHE_SETS = frozenset({"avx512_vnni", "avx512_bf16"})
 
@@ -92,12 +102,13 @@ class NativeKernels:
         activations, float types for sums of the same order in any batch."""
         if len(weight.shape) < 2:
             return weight
-        return self._packed(weight, weight.type if isinstance(weight, QuantizedTensor) else TYPE_NAMES[weight.dtype])
+        return self._packed(weight, type_of(weight))
 
     def _packed(self, weight: Weight, type: str) -> PackedTensor:
         shape = tuple(weight.shape)
         packed = self._memory.empty(packed_shape(type, shape))
-        self.kernels.pack(*_parts(weight), packed, type)
+        if not self.kernels.pack(*_parts(weight), packed, type):
+            raise DoesNotFit(f"a weight of shape {shape} has too many exponents for {type}")
         return PackedTensor(type, packed, shape)
 
     @property
@@ -111,8 +122,10 @@ class NativeKernels:
             BYTE_ROWS,
             load_extension().can_be_byte_rows,
             UNITS_OF_BYTES,
+            SHORT_BFLOAT16,
             sums_bytes=self.instruction_set not in WIDENING_SETS,
             makes_bytes=self.instruction_set in UNITS_SETS,
+            lengthens=self.instruction_set in LENGTHENING_SETS,
         )
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None) -> Tensor:

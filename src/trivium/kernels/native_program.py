@@ -21,7 +21,7 @@ from torch import Tensor
 from trivium.kernels.attention import AttentionBatch
 from trivium.kernels.gated import Activation
 from trivium.kernels.kv_layout import LaneLayout
-from trivium.kernels.native import TYPE_NAMES, NativeKernels, expert_parts, load_extension
+from trivium.kernels.native import TYPES_OF_FLOATS, NativeKernels, expert_parts, load_extension
 from trivium.kernels.ops import NotRecordable, Ops
 from trivium.kernels.weights import LinearWeight, PackedTensor, QuantizedTensor, Weight
 
@@ -340,7 +340,7 @@ def _into_gates(noted: Sequence[NotedOp], result: Value) -> list[NotedOp]:
             return None
         if any(last_use[value.id] != index for value in op.inputs):
             return None
-        if any(layer.weight.type in TYPE_NAMES.values() for layer in before.arguments):
+        if any(layer.weight.type in TYPES_OF_FLOATS for layer in before.arguments):
             return None
         gate, up = before.arguments
         (activation,) = op.arguments

@@ -17,7 +17,7 @@ from trivium.kernels.kv_layout import KVLayout
 from trivium.kernels.large_pages import LargePages
 from trivium.kernels.logit_memory import reference_logit_bytes
 from trivium.kernels.sample import SampleBatch
-from trivium.kernels.weights import LinearLayers, LinearWeight, PackedTensor, QuantizedTensor, Weight
+from trivium.kernels.weights import LinearLayers, LinearWeight, PackedTensor, Weight
 from trivium.types.compile_target import CompileTarget
 
 
@@ -67,12 +67,18 @@ class Packing:
     data_shape: Callable[[str, tuple[int, ...]], tuple[int, ...]]  # of the bytes of a weight of a type and shape
     checksum: Callable[[Tensor], int]  # of bytes
     memory: LargePages  # where packed weights lie
-    pack_as: Callable[[QuantizedTensor, str], PackedTensor]  # in another form than its blocks: one of the types below
+    pack_as: Callable[[Weight, str], PackedTensor]  # in another form: a type named below. Raises DoesNotFit
     rows_type: str  # the type of weights that are packed as rows of bytes
     takes_rows_of: Callable[[int], bool]  # whether weights of so many columns can be
     units_types: Mapping[str, str]  # types that can be units of bytes, and what they are then
+    short_type: str  # of bfloat16 weights whose bits are kept in fewer
     sums_bytes: bool  # whether one instruction sums products of bytes; else blocks of four bits are multiplied faster
     makes_bytes: bool  # whether bytes of units are made as fast as they are multiplied
+    lengthens: bool  # whether bfloat16 is made of short weights as fast as they are read
+
+
+class DoesNotFit(Exception):
+    """Why a weight cannot be in a form."""
 
 
 class NotRecordable(Exception):

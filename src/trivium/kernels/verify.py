@@ -254,7 +254,7 @@ def _other_forms(case: Case, packing: Packing) -> list[str]:
     """Than its blocks, that a linear layer's weight can be packed in."""
     weight = case.arguments[1]
     if not isinstance(weight, QuantizedTensor):
-        return []
+        return [packing.short_type] if weight.dtype == torch.bfloat16 else []
     forms = [packing.rows_type] if packing.takes_rows_of(weight.shape[1]) else []
     if weight.type in packing.units_types:
         forms.append(packing.units_types[weight.type])

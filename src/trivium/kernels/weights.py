@@ -10,6 +10,8 @@ from torch import Tensor
 
 from trivium.formats.quant_types import QUANT_TYPES
 
+FLOAT_TYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
 
 @dataclass(frozen=True)
 class QuantizedTensor:
@@ -47,6 +49,11 @@ class PackedTensor:
 
 Weight = Tensor | QuantizedTensor  # as it was stored
 LinearWeight = Weight | PackedTensor  # as `linear` takes it
+
+
+def type_of(weight: Weight) -> str:
+    """As GGUF spells it."""
+    return weight.type if isinstance(weight, QuantizedTensor) else FLOAT_TYPE_NAMES[weight.dtype]
 
 
 def stored(weight: LinearWeight) -> Weight:

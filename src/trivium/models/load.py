@@ -91,7 +91,7 @@ def _prepared(
     """As the kernels like it: mapped if it was packed before, else made from what `laid` gives."""
     if len(weight.shape) == 1:
         return laid()
-    if kept := packed.get(weight.name, form.packed_type(weight.type(checkpoint), weight.shape), weight.shape):
+    if kept := packed.get(weight.name, form.packed_types(weight.type(checkpoint), weight.shape), weight.shape):
         return kept
     prepared = form.packed(laid(), ops)
     if isinstance(prepared, PackedTensor):

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from trivium.formats.huggingface import HFDirectory
 from trivium.kernels.ops import Ops
-from trivium.kernels.weights import LinearWeight, PackedTensor
+from trivium.kernels.weights import FLOAT_TYPE_NAMES, LinearWeight, PackedTensor
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint, StoredTensor
 from trivium.models.encoder import Encoder, encoder_weight_shapes
 from trivium.models.encoder_family import EncoderFamily
 from trivium.models.encoder_registry import read_encoder_spec
 from trivium.models.encoder_spec import EncoderSpec
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights
-from trivium.models.weight_memory import TYPE_NAMES, WeightMemory, packed_bytes, stays_mapped
+from trivium.models.weight_memory import WeightMemory, packed_bytes, stays_mapped
 from trivium.types.errors import ModelFileError, UnsupportedModelError
 
 READ_BY_ROWS = ("embedding.weight", "positions.weight", "token_types.weight")
@@ -70,7 +70,7 @@ class FoundWeight:
         self, checkpoint: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device | str, packed: PackedWeights
     ) -> LinearWeight:
         """As the kernels like it: mapped if it was packed before."""
-        if self.is_linear and (kept := packed.get(self.name, checkpoint.tensors[self.parts[0]].type, self.shape)):
+        if self.is_linear and (kept := packed.get(self.name, (checkpoint.tensors[self.parts[0]].type,), self.shape)):
             return kept
         stored = self._read(checkpoint)
         is_kept_as_stored = self.is_linear and ops.takes_stored_floats
@@ -111,7 +111,7 @@ def encoder_weight_memory(
         stored = FLOAT_DTYPES[located.checkpoint.tensors[weight.parts[0]].type]
         kept = stored if weight.is_linear and ops.takes_stored_floats else dtype
         if weight.is_linear and ops.packing is not None:
-            nbytes = packed_bytes(ops.packing, TYPE_NAMES[kept], weight.shape)
+            nbytes = packed_bytes(ops.packing, FLOAT_TYPE_NAMES[kept], weight.shape)
             is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes = math.prod(weight.shape) * kept.itemsize
@@ -125,7 +125,7 @@ def random_encoder_memory(spec: EncoderSpec, ops: Ops, dtype: torch.dtype) -> We
     own = 0
     for name, shape in encoder_weight_shapes(spec).items():
         if ops.packing is not None and len(shape) > 1 and name not in READ_BY_ROWS:
-            own += packed_bytes(ops.packing, TYPE_NAMES[dtype], shape)
+            own += packed_bytes(ops.packing, FLOAT_TYPE_NAMES[dtype], shape)
         else:
             own += math.prod(shape) * (torch.float32 if name.endswith("norm.weight") else dtype).itemsize
     return WeightMemory(own, 0)

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -47,7 +48,8 @@ class PackedWeights(Protocol):
     def room_wanted(self, nbytes: int) -> int:
         """Bytes that must be free on disk so that `nbytes` of weights, which are not there yet, are kept."""
 
-    def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None: ...
+    def get(self, name: str, types: Collection[str], shape: tuple[int, ...]) -> PackedTensor | None:
+        """If it lies there in one of those types."""
 
     def put(self, name: str, packed: PackedTensor) -> None: ...
 
@@ -66,7 +68,7 @@ class NoPackedWeights:
     def room_wanted(self, nbytes: int) -> int:
         return 0
 
-    def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
+    def get(self, name: str, types: Collection[str], shape: tuple[int, ...]) -> PackedTensor | None:
         return None
 
     def put(self, name: str, packed: PackedTensor) -> None:
@@ -102,13 +104,16 @@ class PackedOnDisk:
         is_written = self._file is None and FEWEST_BYTES <= nbytes <= self._room_bytes
         return nbytes * FREE_FOR_EACH_BYTE if is_written else 0
 
-    def get(self, name: str, type: str, shape: tuple[int, ...]) -> PackedTensor | None:
-        """The weight, if the file has it whole and it is of that type and shape. What is wrong ends our trust in all of it."""
+    def get(self, name: str, types: Collection[str], shape: tuple[int, ...]) -> PackedTensor | None:
+        """The weight, if the file has it whole and it is of such a type and that shape. What is wrong ends our trust in all of it."""
         if self._file is None:
             return None
         weight = self._file.weights.get(name)
-        data_shape = self._packing.data_shape(type, shape)
-        if weight is None or (weight.type, weight.shape, weight.nbytes) != (type, shape, math.prod(data_shape)):
+        if weight is None or weight.type not in types or weight.shape != shape:
+            self._distrust("the packed file is of another model or form")
+            return None
+        data_shape = self._packing.data_shape(weight.type, shape)
+        if weight.nbytes != math.prod(data_shape):
             self._distrust("the packed file is of another model or form")
             return None
         data = self._packing.memory.hold(as_torch(self._file.read(weight)))
@@ -117,7 +122,7 @@ class PackedOnDisk:
         if self._packing.checksum(data) != weight.checksum:
             self._distrust(f"{self._path} was damaged")
             return None
-        packed = PackedTensor(type, data.view(data_shape), shape)
+        packed = PackedTensor(weight.type, data.view(data_shape), shape)
         self._weights[name] = packed
         return packed
 

@@ -1,4 +1,4 @@
-"""In which form quantized weights are packed: in the blocks they were stored in, as rows of bytes, or as units of bytes.
+"""In which form weights are packed: as they were stored, as rows of bytes, as units of bytes, or bfloat16 in fewer bits.
 
 Rows of bytes are multiplied faster wherever many tokens meet a weight (a prompt, a batch), and most of all by tiles; a single
 token waits for the bytes to be read, and those of four-bit blocks are half as many. So weights of eight bits always become
@@ -7,23 +7,30 @@ bits faster: there only weights of eight bits do.
 
 Units of bytes take as much memory as the blocks of K types do and are multiplied nearly as fast as rows, where bytes can be made
 of their bits fast enough.
+
+Short bfloat16 is bfloat16 to the bit in three quarters of the bytes, for which a single token waits. A weight whose exponents are
+too many for it stays as it is stored.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Literal
 
 from trivium.formats.packed_file import PackedForm
-from trivium.kernels.ops import Ops, Packing
-from trivium.kernels.weights import LinearWeight, QuantizedTensor, Weight
+from trivium.kernels.ops import DoesNotFit, Ops, Packing
+from trivium.kernels.weights import LinearWeight, Weight, type_of
 from trivium.models.checkpoint import FLOAT_DTYPES
 from trivium.models.locate import EMBEDDING, LocatedWeights
 from trivium.types.errors import ConfigError
 from trivium.types.facts import Adjustment
 
-FormWish = Literal["auto", "blocks", "rows", "mixed", "units"]
+FormWish = Literal["auto", "blocks", "rows", "mixed", "units", "short"]
+BFLOAT16 = "BF16"
+
+log = logging.getLogger(__name__)
 
 # A token then reads this many bytes of weights at most: 13 ms at 20 GB/s, what two slow channels of memory give.
 FEW_BYTES = 256 << 20
@@ -41,20 +48,29 @@ class WeightForm:
     name: PackedForm = "blocks"
     chosen: tuple[Adjustment, ...] = ()  # what is said of it, where it is not simply what was asked for
 
-    def packed_type(self, type: str, shape: tuple[int, ...]) -> str:
-        """Of a weight that is stored in that type."""
-        return self._other_type(type, shape) or type
+    def packed_types(self, type: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """What a weight that is stored in that type may be packed as; the first, if it fits."""
+        other = self._other_type(type, shape)
+        if other is None:
+            return (type,)
+        assert self.packing is not None
+        return (other, type) if other == self.packing.short_type else (other,)
 
     def packed(self, weight: Weight, ops: Ops) -> LinearWeight:
-        if isinstance(weight, QuantizedTensor) and (other := self._other_type(weight.type, weight.shape)):
+        if other := self._other_type(type_of(weight), tuple(weight.shape)):
             assert self.packing is not None
-            return self.packing.pack_as(weight, other)
+            try:
+                return self.packing.pack_as(weight, other)
+            except DoesNotFit as error:
+                log.info("kept as it is stored: %s", error)
         return ops.prepare(weight)
 
     def _other_type(self, type: str, shape: tuple[int, ...]) -> str | None:
         """That such a weight is laid in; None: it stays in its blocks."""
         if self.packing is None:
             return None
+        if self.name == "short":
+            return self.packing.short_type if type == BFLOAT16 and len(shape) > 1 else None
         if can_be_rows(self.packing, type, shape) and (self.name == "rows" or _has_bytes(self.packing, type, shape)):
             return self.packing.rows_type
         return self.packing.units_types.get(type) if self.name == "units" and len(shape) > 1 else None
@@ -73,8 +89,8 @@ def as_stored(wish: FormWish, accepts_other: bool, why: str) -> WeightForm:
     is accepted."""
     if wish in ("auto", "blocks"):
         return AS_STORED
-    form = "units of bytes" if wish == "units" else "rows of bytes"
-    reason = f"weight_form={wish}: no weight of this model can be in {form}: {why}"
+    form = {"units": "in units of bytes", "short": "short bfloat16"}.get(wish, "in rows of bytes")
+    reason = f"weight_form={wish}: no weight of this model can be {form}: {why}"
     if not accepts_other:
         raise ConfigError(reason)
     return WeightForm(chosen=(Adjustment("weight_form", "blocks", reason),))
@@ -88,6 +104,11 @@ def choose_form(wish: FormWish, located: LocatedWeights, ops: Ops, accepts_other
     weights = _multiplied(located)
     matrices = [(type, shape) for type, shape in weights if can_be_rows(packing, type, shape)]
     can_be_units = any(type in packing.units_types for type, _ in weights)
+    short = [(type, shape) for type, shape in weights if type == BFLOAT16]
+    if wish == "short":
+        return WeightForm(packing, wish) if short else as_stored(wish, accepts_other, f"it has no matrix of {BFLOAT16}")
+    if wish == "auto" and short and not matrices and not can_be_units and packing.lengthens:
+        return _told_of_short(packing, short)
     if not matrices and not can_be_units:
         return as_stored(wish, accepts_other, "it has no quantized matrix that can be")
     if wish == "units" and not can_be_units:
@@ -113,6 +134,14 @@ def _best_form(packing: Packing, matrices: list[TypedShape], as_units: bool) -> 
     if any(of_bytes):
         return _told(packing, "mixed", f"rows where blocks have as many bytes, else blocks: {why}")
     return _told(None, "blocks", why)
+
+
+def _told_of_short(packing: Packing, weights: list[TypedShape]) -> WeightForm:
+    as_is, in_short = (
+        sum(_num_bytes(packing, type, shape) for _, shape in weights) for type in (BFLOAT16, packing.short_type)
+    )
+    why = f"the same bfloat16 in fewer bits, which single tokens wait for: {in_short:,} bytes instead of {as_is:,}"
+    return _told(packing, "short", why)
 
 
 def _told(packing: Packing | None, name: PackedForm, why: str) -> WeightForm:

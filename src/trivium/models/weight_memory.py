@@ -9,13 +9,12 @@ import torch
 from msgspec import Struct
 
 from trivium.kernels.ops import Ops, Packing
+from trivium.kernels.weights import FLOAT_TYPE_NAMES
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, LocatedWeights
 from trivium.models.spec import ModelSpec
 from trivium.models.weight_form import WeightForm
 from trivium.models.weights import NORM_SUFFIX, weight_shapes
-
-TYPE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
 
 
 class WeightMemory(Struct, frozen=True):
@@ -44,25 +43,27 @@ def weight_memory(
 ) -> WeightMemory:
     """`is_packed(name)`: the weight lies packed on disk already."""
     own = mapped = 0
-    packed_types = set()
+    packed_types: set[str] = set()
     weights = list(located.found)
+
+    def bytes_if_it_fits(packing: Packing, type: str, shape: tuple[int, ...]) -> int:
+        packed_type = form.packed_types(type, shape)[0]
+        packed_types.add(packed_type)
+        return packed_bytes(packing, packed_type, shape)
+
     embedding = _laid(weights[0], located.checkpoint, located.spec, ops, dtype, device)
     for weight in weights:
         laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
         if _is_packed_by(ops, weight.name, weight.shape):
             assert ops.packing is not None
-            packed_type = form.packed_type(laid.type, weight.shape)
-            packed_types.add(packed_type)
-            nbytes = packed_bytes(ops.packing, packed_type, weight.shape)
+            nbytes = bytes_if_it_fits(ops.packing, laid.type, weight.shape)
             is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes, is_mapped = laid.nbytes, laid.is_mapped
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     if located.spec.tied_embeddings and ops.packing is not None:
         # The embedding itself is read by rows; the output projection is a packed copy.
-        packed_type = form.packed_type(embedding.type, weights[0].shape)
-        packed_types.add(packed_type)
-        nbytes = packed_bytes(ops.packing, packed_type, weights[0].shape)
+        nbytes = bytes_if_it_fits(ops.packing, embedding.type, weights[0].shape)
         is_mapped = stays_mapped(ops.packing) and is_packed(OUTPUT_HEAD)
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     return WeightMemory(own, mapped, frozenset(packed_types))
@@ -78,12 +79,12 @@ def random_weight_memory(spec: ModelSpec, ops: Ops, dtype: torch.dtype) -> Weigh
         kept = torch.float32 if name.endswith(NORM_SUFFIX) else kept
         if _is_packed_by(ops, name, shape):
             assert ops.packing is not None
-            own += packed_bytes(ops.packing, TYPE_NAMES[kept], shape)
+            own += packed_bytes(ops.packing, FLOAT_TYPE_NAMES[kept], shape)
         else:
             own += math.prod(shape) * kept.itemsize
     if spec.tied_embeddings and ops.packing is not None:
         kept = stored if ops.takes_stored_floats else dtype
-        own += packed_bytes(ops.packing, TYPE_NAMES[kept], shapes[EMBEDDING])
+        own += packed_bytes(ops.packing, FLOAT_TYPE_NAMES[kept], shapes[EMBEDDING])
     return WeightMemory(own, 0)
 
 
@@ -112,4 +113,4 @@ def _laid(
     else:
         wanted = FLOAT_DTYPES[stored] if len(weight.shape) > 1 and ops.takes_stored_floats else dtype
     is_mapped = is_mapped and wanted == FLOAT_DTYPES[stored]
-    return _Laid(math.prod(weight.shape) * wanted.itemsize, TYPE_NAMES[wanted], is_mapped)
+    return _Laid(math.prod(weight.shape) * wanted.itemsize, FLOAT_TYPE_NAMES[wanted], is_mapped)

@@ -1,4 +1,4 @@
-"""Which weights are packed as rows of bytes or as units of bytes, and that the plan, the disk and the kernels agree about it."""
+"""Which weights are packed in another form than they are stored in, and that the plan, the disk and the kernels agree about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_file import write_gguf
-from oracle import loaded, random_weights
+from oracle import loaded, prompts, random_weights
+from paged_run import generate
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trivium.config.options import EngineOptions
@@ -16,7 +18,7 @@ from trivium.engine.core import EngineCore
 from trivium.engine.report import WEIGHTS
 from trivium.formats.packed_file import PackedForm, packed_files, packed_path
 from trivium.formats.source import open_source
-from trivium.kernels.native import BYTE_ROWS, UNITS_OF_BYTES, native_state
+from trivium.kernels.native import BYTE_ROWS, SHORT_BFLOAT16, UNITS_OF_BYTES, native_state
 from trivium.kernels.ops import Ops
 from trivium.kernels.select import select_ops
 from trivium.kernels.weights import PackedTensor
@@ -39,7 +41,13 @@ def ops() -> Ops:
 
 
 def saved(
-    directory: Path, kind: str, hidden: int = 128, wide: int = 96, head: str | None = None, down: str | None = None
+    directory: Path,
+    kind: str,
+    hidden: int = 128,
+    wide: int = 96,
+    head: str | None = None,
+    down: str | None = None,
+    exponents_of_down: Tensor | None = None,
 ) -> Path:
     config = LlamaConfig(
         vocab_size=101,
@@ -57,7 +65,12 @@ def saved(
             return down
         return head if head and name == "token_embd.weight" else kind
 
-    return write_gguf(random_weights(LlamaForCausalLM(config)), "llama", directory / f"{kind}.gguf", type_of)
+    model = random_weights(LlamaForCausalLM(config))
+    if exponents_of_down is not None:
+        weight = model.model.layers[0].mlp.down_proj.weight
+        places = torch.arange(weight.numel()).view(weight.shape)
+        weight.data = 2.0 ** exponents_of_down[places % len(exponents_of_down)]
+    return write_gguf(model, "llama", directory / f"{kind}.gguf", type_of)
 
 
 def located(path: Path) -> LocatedWeights:
@@ -177,6 +190,53 @@ def test_logits_of_units_are_near_those_of_blocks(kind: str, tmp_path: Path, ops
     assert isinstance(units, PackedTensor) and units.type == UNITS_OF_BYTES[kind]
     want = ops.linear(x, blocks, None)
     assert (ops.linear(x, units, None) - want).abs().max() <= 0.03 * want.abs().max()
+
+
+def with_lengthening(ops: Ops, is_fast: bool) -> Ops:
+    """As on a processor that makes bfloat16 of short weights as fast as it reads them, or does not."""
+    assert ops.packing is not None
+    return replace(ops, packing=replace(ops.packing, lengthens=is_fast))
+
+
+def test_bfloat16_is_short_where_that_is_fast(tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, "BF16")
+    chosen = choose_form("auto", located(path), with_lengthening(ops, True))
+    assert chosen.name == "short" and [one.value for one in chosen.chosen] == ["short"]
+    assert set(types(load_model(open_source(path), ops, torch.float32, "cpu", form=chosen)).values()) == {
+        SHORT_BFLOAT16
+    }
+    assert choose_form("auto", located(path), with_lengthening(ops, False)) is AS_STORED
+    assert choose_form("short", located(path), with_lengthening(ops, False)).name == "short"
+
+
+def test_bfloat16_beside_blocks_stays(tmp_path: Path, ops: Ops) -> None:
+    model = located(saved(tmp_path, "Q4_1", wide=128, head="BF16"))
+    assert choose_form("auto", model, with_lengthening(ops, True)).name in ("blocks", "rows")
+    with pytest.raises(ConfigError, match="can be short bfloat16: it has no matrix of BF16"):
+        choose_form("short", located(saved(tmp_path, "F16")), ops)
+
+
+@pytest.mark.usefixtures("tiny_models_are_kept_too")
+def test_a_weight_that_does_not_fit_stays_as_it_is_stored_in_memory_and_on_disk(tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, "BF16", wide=128, exponents_of_down=torch.arange(-100.0, 0.0))
+    source, directory = open_source(path), tmp_path / "packed"
+    form = choose_form("short", locate_weights(source), ops)
+    assert ops.packing is not None
+    for came in ("no packed file yet", " from "):
+        packed = PackedOnDisk(directory, 1 << 30, source, ops.packing, form.name)
+        decoder = load_model(source, ops, torch.float32, "cpu", packed=packed, form=form)
+        packed.wait()
+        assert types(decoder) == {"head": SHORT_BFLOAT16, "q": SHORT_BFLOAT16, "down": "BF16"}
+        assert came in packed.state
+
+
+def test_logits_of_short_bfloat16_are_those_of_bfloat16(tmp_path: Path) -> None:
+    path = saved(tmp_path, "BF16")
+    short, stored = (loaded(path, kernels="native", form=form) for form in ("short", "blocks"))
+    assert types(short) != types(stored)
+    wanted, got = (generate(decoder, prompts((40, 7), vocab_size=101), 9) for decoder in (stored, short))
+    for row, same in zip(wanted, got, strict=True):
+        assert row.tokens == same.tokens and torch.equal(row.logits, same.logits)
 
 
 def started(path: Path, form: str) -> Report:
