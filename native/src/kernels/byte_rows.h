@@ -51,6 +51,7 @@ static void multiply_byte_rows(const LinearPart& task, const TurnedRows& all_x, 
     const uint8_t* const tile = task.weight.data + t * tile_bytes + part * 4 * lanes;
     IntVec sums[num_x][num_tiles][chains];
     set_to_zero(sums);
+    if constexpr (num_x >= fewest_rows_to_fetch_for) fetch_outputs(task, t * packed_tile_rows + part * lanes, num_tiles, first, num_x);
     for (int64_t begin = 0; begin < x.columns / 4; begin += quads_together) {
         next.fetch_some();
 #pragma GCC unroll 8

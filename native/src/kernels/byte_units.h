@@ -150,17 +150,18 @@ struct PassScratch {
     struct alignas(64) Bytes {
         uint8_t quads[unit_quads * quad_bytes];
     };
-    Bytes* bytes;        // [tiles together]
-    Vec* sums;           // [tiles together, rows and 16 more, parts]
-    float* scales;       // of x: [units, digits, rows]
-    int32_t* starts;     // likewise
-    uint8_t* is_double;  // [units, rows]
-    int64_t num_rows;    // of a pass
+    Bytes* bytes;          // [tiles together]
+    Vec* sums;             // [tiles together, rows and 16 more, parts]
+    float* scales;         // of x: [units, digits, rows]
+    int32_t* starts;       // likewise
+    int32_t* double_rows;  // [units, rows]: those that have a second digit of a unit
+    int32_t* num_double;   // [units]: as many
+    int64_t num_rows;      // of a pass
 
     static constexpr int64_t size(int64_t columns) {
         const int64_t rows = rows_of_a_pass(columns), units = columns / unit_columns;
         const int64_t sums = (rows + 16) * packed_tile_rows * 4;
-        return unit_tiles_together * (static_cast<int64_t>(sizeof(Bytes)) + sums) + units * rows * (2 * 8 + 1);
+        return unit_tiles_together * (static_cast<int64_t>(sizeof(Bytes)) + sums) + units * rows * (2 * 8 + 4) + units * 4;
     }
     static PassScratch in(void* memory, int64_t columns) {
         PassScratch s;
@@ -170,30 +171,29 @@ struct PassScratch {
         s.sums = reinterpret_cast<Vec*>(s.bytes + unit_tiles_together);
         s.scales = reinterpret_cast<float*>(s.sums + unit_tiles_together * (s.num_rows + 16) * tile_parts);
         s.starts = reinterpret_cast<int32_t*>(s.scales + 2 * laid);
-        s.is_double = reinterpret_cast<uint8_t*>(s.starts + 2 * laid);
+        s.double_rows = s.starts + 2 * laid;
+        s.num_double = s.double_rows + laid;
         return s;
     }
 
     void lay(const QuantizedRows& x, int64_t num_x) const {
-        for (int64_t u = 0; u < x.num_units(); ++u)
+        for (int64_t u = 0; u < x.num_units(); ++u) {
+            num_double[u] = 0;
             for (int64_t m = 0; m < num_x; ++m) {
                 const QuantizedRows row = x.from_row(m);
-                is_double[u * num_rows + m] = row.is_double[u];
-                for (int64_t digit = 0; digit < 2; ++digit) {  // where there is no second one, it is 0
+                const bool is_double = row.is_double[u];
+                for (int64_t digit = 0; digit <= is_double; ++digit) {
                     scales[(2 * u + digit) * num_rows + m] = row.digit_scale(u, digit);
                     starts[(2 * u + digit) * num_rows + m] = start_of(row, u, digit);
                 }
+                if (is_double) double_rows[u * num_rows + num_double[u]++] = static_cast<int32_t>(m);
             }
-    }
-    bool is_any_double(int64_t u, int64_t first, int64_t num_x) const {
-        uint8_t any = 0;
-        for (int64_t m = 0; m < num_x; ++m) any |= is_double[u * num_rows + first + m];
-        return any != 0;
+        }
     }
     Vec& sum(int64_t tile, int64_t row, int64_t part) const { return sums[(tile * (num_rows + 16) + row) * tile_parts + part]; }
 };
 
-// A digit of a unit of some rows of x, which meets bytes of `num_tiles` tiles.
+// A digit of a unit of some rows of x, which meets bytes of some tiles.
 struct UnitOfRows {
     const int8_t* q;  // of the first row
     int64_t stride;
@@ -206,6 +206,16 @@ struct GroupOfRows {
     int64_t first, num_x, sums;
 };
 
+// Rows of a pass that have a second digit of a unit, at most 16 of them, brought together.
+struct SecondDigits {
+    alignas(64) int8_t q[16][unit_columns];
+    float scales[16];
+    int32_t starts[16];
+    int64_t sums[16];  // their places
+
+    UnitOfRows unit() const { return {q[0], unit_columns, scales, starts}; }
+};
+
 struct UnitsByVectors {
     static constexpr int rows_beside = lanes == 16 ? 12 : 4;  // as many as there are registers for their sums
 
@@ -216,10 +226,17 @@ struct UnitsByVectors {
             use.template operator()<count>(GroupOfRows{first, count, first});
         });
     }
+    // Calls use.operator()<rows>(first, rows) for rows that lie anywhere.
+    template <typename Use>
+    static inline void each_group_of_some(int64_t num_x, const Use& use) {
+        for_near_equal_groups<rows_beside>(0, num_x, [&]<int count>(int64_t first) { use.template operator()<count>(first, count); });
+    }
     static int64_t sum_of_row(int64_t row, int64_t) { return row; }
 
-    template <int num_x, int num_tiles, bool is_first>
-    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t first) {
+    // To the sums at place_of(row).
+    template <int num_x, int num_tiles, bool is_first, typename PlaceOf>
+    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t,
+                                      const PlaceOf& place_of) {
         for (int part = 0; part < tile_parts; ++part) {
             IntVec products[num_x][num_tiles];
 #pragma GCC unroll 12
@@ -233,7 +250,7 @@ struct UnitsByVectors {
             for (int tile = 0; tile < num_tiles; ++tile)
 #pragma GCC unroll 12
                 for (int m = 0; m < num_x; ++m) {
-                    Vec& sum = scratch.sum(tile, first + m, part);
+                    Vec& sum = scratch.sum(tile, place_of(m), part);
                     const Vec scales = weight_scales[tile * tile_parts + part];
                     sum = joined_unit(products[m][tile], scales, splat(x.scales[m]), is_first ? Vec{} : sum);
                 }
@@ -287,19 +304,26 @@ public:
         for (; done + 32 <= num_x; done += 32) use.template operator()<2>(GroupOfRows{done, 32, done});
         for (; done < num_x; done += 16) use.template operator()<1>(GroupOfRows{done + 16 <= num_x ? done : num_x - 16, 16, done});
     }
+    template <typename Use>
+    static inline void each_group_of_some(int64_t num_x, const Use& use) {
+        for (int64_t first = 0; first < num_x; first += 16)
+            use.template operator()<1>(first, num_x - first < 16 ? num_x - first : 16);
+    }
     static int64_t sum_of_row(int64_t row, int64_t num_x) { return row < num_x / 16 * 16 ? row : row + 16 - num_x % 16; }
 
-    template <int blocks, int num_tiles, bool is_first>
-    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t first) {
+    // The first `count` of the rows.
+    template <int blocks, int num_tiles, bool is_first, typename PlaceOf>
+    [[gnu::noinline]] static void add(const PassScratch& scratch, const Vec* weight_scales, const UnitOfRows& x, int64_t count,
+                                      const PlaceOf& place_of) {
         alignas(64) int32_t whole[blocks * num_tiles * 256];
         multiply<blocks, num_tiles>(scratch.bytes, x, whole);
 #pragma GCC unroll 2
         for (int tile = 0; tile < num_tiles; ++tile) {
 #pragma GCC unroll 8
-            for (int m = 0; m < 16 * blocks; ++m) {
+            for (int64_t m = 0; m < count; ++m) {
                 IntVec products;
                 memcpy(&products, whole + (m / 16 * num_tiles + tile) * 256 + m % 16 * 16, sizeof products);
-                Vec& sum = scratch.sum(tile, first + m, 0);
+                Vec& sum = scratch.sum(tile, place_of(m), 0);
                 sum = joined_unit(products + x.starts[m], weight_scales[tile], splat(x.scales[m]), is_first ? Vec{} : sum);
             }
         }
@@ -337,21 +361,32 @@ private:
 
 #endif
 
-// The unit u of some tiles, which are made ready, and all rows of a pass, which begin with the first of x.
-template <typename Way, int num_tiles>
+// The unit u of some tiles, which are made ready, and all rows of a pass, which begin with the first of x. Calls
+// before_group(group) for each group of rows.
+template <typename Way, int num_tiles, typename Before>
 static inline void multiply_unit(const PassScratch& scratch, const Vec* weight_scales, const QuantizedRows& x, int64_t u,
-                                 int64_t num_x, NextTile* next) {
+                                 int64_t num_x, const Before& before_group) {
     Way::each_group(num_x, [&]<int size>(const GroupOfRows& group) {
-        for (int tile = 0; tile < num_tiles; ++tile) next[tile].fetch_some();
-        const auto digit_of = [&](int64_t digit) -> UnitOfRows {
-            const int64_t laid = (2 * u + digit) * scratch.num_rows + group.first;
-            const int8_t* const q = x.q + group.first * x.stride + digit * x.columns + u * unit_columns;
-            return {q, x.stride, scratch.scales + laid, scratch.starts + laid};
-        };
-        u == 0 ? Way::template add<size, num_tiles, true>(scratch, weight_scales, digit_of(0), group.sums)
-               : Way::template add<size, num_tiles, false>(scratch, weight_scales, digit_of(0), group.sums);
-        if (scratch.is_any_double(u, group.first, group.num_x))
-            Way::template add<size, num_tiles, false>(scratch, weight_scales, digit_of(1), group.sums);
+        before_group(group);
+        const int64_t laid = 2 * u * scratch.num_rows + group.first;
+        const int8_t* const q = x.q + group.first * x.stride + u * unit_columns;
+        const UnitOfRows digits = {q, x.stride, scratch.scales + laid, scratch.starts + laid};
+        const auto place_of = [first = group.sums](int64_t m) { return first + m; };
+        u == 0 ? Way::template add<size, num_tiles, true>(scratch, weight_scales, digits, group.num_x, place_of)
+               : Way::template add<size, num_tiles, false>(scratch, weight_scales, digits, group.num_x, place_of);
+    });
+    const int32_t* const rows = scratch.double_rows + u * scratch.num_rows;
+    Way::each_group_of_some(scratch.num_double[u], [&]<int size>(int64_t first, int64_t count) {
+        SecondDigits second;
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t row = rows[first + i], laid = (2 * u + 1) * scratch.num_rows + row;
+            memcpy(second.q[i], x.q + row * x.stride + x.columns + u * unit_columns, unit_columns);
+            second.scales[i] = scratch.scales[laid];
+            second.starts[i] = scratch.starts[laid];
+            second.sums[i] = Way::sum_of_row(row, num_x);
+        }
+        Way::template add<size, num_tiles, false>(scratch, weight_scales, second.unit(), count,
+                                                  [&](int64_t m) { return second.sums[m]; });
     });
 }
 
@@ -398,8 +433,13 @@ static void units_of_many_rows(const LinearPart& task, const QuantizedRows& x, v
                     for (int part = 0; part < tile_parts; ++part) weight_scales[tile * tile_parts + part] = unit.scales(part);
                 }
                 NextTile next[unit_tiles_together] = {after(t, u), after(t + 1, u)};
-                num_tiles == 1 ? multiply_unit<Way, 1>(scratch, weight_scales, rows, u, num_x, next)
-                               : multiply_unit<Way, 2>(scratch, weight_scales, rows, u, num_x, next);
+                const auto fetch = [&](const GroupOfRows& group) {
+                    for (NextTile& one : next) one.fetch_some();
+                    if (lanes == 16 && u + 1 == num_units)
+                        fetch_outputs(task, t * packed_tile_rows, num_tiles, begin + group.first, group.num_x);
+                };
+                num_tiles == 1 ? multiply_unit<Way, 1>(scratch, weight_scales, rows, u, num_x, fetch)
+                               : multiply_unit<Way, 2>(scratch, weight_scales, rows, u, num_x, fetch);
             }
             put_unit_sums<Way>(task, scratch, t, num_tiles, begin, num_x);
         }

@@ -26,6 +26,14 @@ static inline auto with_held(Held held, const Use& use) {
     }
 }
 
+// Places of put_many_outputs, before the products are summed: what is there is wanted with them, or has to come before it can be
+// written over.
+static inline void fetch_outputs(const LinearPart& task, int64_t row, int vectors, int64_t first_x, int64_t num_x) {
+    const float* const out = task.out + first_x * task.out_stride + row;
+    for (int64_t m = 0; m < num_x; ++m)
+        for (int v = 0; v < vectors; ++v) __builtin_prefetch(out + m * task.out_stride + v * lanes, 1, 3);
+}
+
 // `lanes` outputs, from weight row `row` on, of one row of x; those beyond the last weight row are dropped.
 static inline void put_outputs(const LinearPart& task, int64_t row, int64_t x_row, Vec sum) {
     float* const out = task.out + x_row * task.out_stride + row;

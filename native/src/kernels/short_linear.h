@@ -83,6 +83,8 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
                 const int64_t part = step * parts_of_step + p;
                 chunk.parts[p] = scratch.slices[part / parts_of_short_tile] + part % parts_of_short_tile * lanes * 4;
             }
+            if (!is_ahead && first + chunk.num_slices == num_slices)
+                fetch_outputs(task, first_tile * packed_tile_rows + step * parts_of_step * lanes, parts_of_step, first_x, rows);
             add_short_chunk(chunk, x + first * words_of_slice, x_stride, rows, [&] { for (NextTile& one : following) one.fetch_some(); },
                             scratch.sums[step]);
         }
