@@ -49,6 +49,7 @@ static void multiply_word_rows(const LinearPart& task, const TurnedRows& x, cons
     typedef uint32_t Pair __attribute__((may_alias));
     IntVec sums[num_x][vectors];
     set_to_zero(sums);
+    if constexpr (num_x > 1) fetch_outputs(task, t * packed_tile_rows, vectors, first, num_x);
     for (int64_t begin = 0; begin < columns / 4; begin += packed_group_columns / 4) {
         next.fetch_some();
 #pragma GCC unroll 2

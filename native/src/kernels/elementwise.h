@@ -48,6 +48,9 @@ static void layer_norm(const float* x, const float* weight, const float* bias, f
 }
 
 static void rotary(const float* x, const float* cos, const float* sin, float* out, int64_t half, int64_t dim) {
+    // Outputs of a prompt are in no cache near by, and heads follow each other: those of one some lines ahead are fetched.
+    constexpr int64_t floats_of_line = 16, floats_ahead = 1024;
+    for (int64_t ahead = 0; ahead < dim; ahead += floats_of_line) __builtin_prefetch(out + floats_ahead + ahead, 1, 3);
     int64_t i = 0;
     for (; i + lanes <= half; i += lanes) {  // by vectors, also where `out` is x
         const Vec first = load(x + i), second = load(x + i + half), c = load(cos + i), s = load(sin + i);

@@ -129,6 +129,7 @@ static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, i
     const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     Vec sums[num_x][num_parts];
     set_to_zero(sums);
+    if constexpr (num_x > 2) fetch_outputs(task, first_part * lanes, num_parts, first_x, num_x);
     const int64_t num_slices = padded_columns(task.weight.columns) / float_slice_columns;
     const bool are_few = task.num_x < fewest_rows_to_fetch_for;
     NextTile next = NextTile::ahead_of(parts[0], are_few ? tile_bytes : 0, task.weight.data + task.last_tile * tile_bytes, num_slices);

@@ -214,6 +214,7 @@ template <WeightType type, int num_x>
     const int64_t num_units = task.weight.columns / Unit<type>::columns;
     Vec sums[num_x];
     set_to_zero(sums);
+    fetch_outputs(task, tile_row, 1, first, num_x);
     for (int64_t u = 0; u < num_units; ++u) {
         add_halved_digit<type, num_x>(weight.units[u], x.at(u, 0, num_units), next, sums);
         if (x.at(u, 0, num_units).is_double[0])

@@ -119,6 +119,7 @@ template <WeightType type, int num_x>
         if (row >= task.weight.rows) return;
         Vec sums[num_x];
         set_to_zero(sums);
+        fetch_outputs(task, row, 1, first, num_x);
         const auto add = [&](int64_t u) {
             add_unit<type, num_x>(Unit<type>(tile, u, part), x, u, [&] { next.fetch_some(); }, sums);
         };

@@ -149,6 +149,7 @@ template <WeightType type, int num_x>
         for (int part = 0; part < tile_parts; ++part, sums += num_x) {
             const int64_t row = t * packed_tile_rows + part * lanes;
             if (row >= task.weight.rows) return;
+            if (block.is_last) fetch_outputs(task, row, 1, block.first_row, num_x);
             Vec now[num_x];
             set_to_zero(now);
             if (!block.is_first) {
