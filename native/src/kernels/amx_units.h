@@ -124,7 +124,7 @@ struct JoinedRows {
     void lay(const QuantizedRows& x, int64_t num_x) const {
         for (int64_t u = 0; u < x.num_units(); ++u) {
             JoinedUnit& unit = units[u];
-            unit.num_digits = is_any_double<type>(x, num_x, u) ? 2 : 1;
+            unit.num_digits = num_double<type>(x, num_x, u) != 0 ? 2 : 1;
             for (int64_t digit = 0; digit < unit.num_digits; ++digit)
                 for (int64_t m = 0; m < num_x; ++m) {
                     const QuantizedRows row = x.from_row(m);

@@ -115,7 +115,7 @@ struct HalvedRows {
 
     void lay(const QuantizedRows& x) const {
         for (int64_t u = 0; u < x.num_units(); ++u) {
-            const bool is_double = is_any_double<type>(x, num_x, u);
+            const bool is_double = num_double<type>(x, num_x, u) != 0;
             for (int64_t digit = 0; digit <= is_double; ++digit) {
                 Columns& to = columns[digit * x.num_units() + u];
                 to.is_double[0] = is_double;
