@@ -333,26 +333,77 @@ void pack_units_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     }
 }
 
-// The upper bytes, without sign, that most of a slice's weights have.
-struct CommonUppers {
+// Upper bytes of weights, without sign, that have numbers.
+struct NumberedUppers {
     uint8_t table[ShortLayout::table_entries] = {};
-    uint8_t place[128];  // in the table; `none`: not there
+    uint8_t numbers[256];  // of an upper byte, with its sign; `none`: it has none
 
-    static constexpr uint8_t none = 0xff;
+    static constexpr uint8_t none = 0x80;
 
-    explicit CommonUppers(const uint16_t* weights) {
+    NumberedUppers() { std::fill(std::begin(numbers), std::end(numbers), none); }
+
+    // Those that most of a slice's weights have.
+    static NumberedUppers of(const uint16_t* weights) {
         std::array<uint16_t, 128> counts = {};
         for (int64_t i = 0; i < ShortLayout::slice_weights; ++i) ++counts[weights[i] >> 8 & 127];
-        std::fill(std::begin(place), std::end(place), none);
+        NumberedUppers most;
         for (uint8_t entry = 0; entry < ShortLayout::table_entries; ++entry) {
             const auto commonest = std::max_element(counts.begin(), counts.end());
-            if (*commonest == 0) return;
+            if (*commonest == 0) break;
             *commonest = 0;
-            table[entry] = static_cast<uint8_t>(commonest - counts.begin());
-            place[table[entry]] = entry;
+            const uint8_t upper = static_cast<uint8_t>(commonest - counts.begin());
+            most.table[entry] = upper;
+            most.numbers[upper] = entry;
+            most.numbers[upper | 128] = entry | 8;
+        }
+        return most;
+    }
+};
+
+// Four columns of 16 rows: where the weight of each lower byte is among their bfloat16 [2 pairs of columns][16 rows][2], and its
+// place.
+struct FourColumns {
+    static constexpr int count = 64;
+    uint8_t source[count], place[count];
+
+    constexpr FourColumns() : source(), place() {
+        for (int i = 0; i < count; ++i) {
+            // Vectors of 32 weights: 8 of the first, then 8 of the second, have 16 lower bytes.
+            const int byte = i % 32 / 8 * 16 + i / 32 * 8 + i % 8;
+            const int row = ShortLayout::row(i), column = ShortLayout::column(i);
+            source[byte] = static_cast<uint8_t>(column / 2 * 32 + row * 2 + column % 2);
+            place[byte] = static_cast<uint8_t>(i);
         }
     }
 };
+
+// Whether all of a slice's weights have numbers; those that have none get 0.
+bool put_short_slice(const uint16_t* weights, const NumberedUppers& uppers, uint8_t* slice) {
+    static constexpr FourColumns four;
+    uint8_t all = 0;
+    for (int64_t run = 0; run < ShortLayout::slice_weights / ShortLayout::run_weights; ++run, slice += ShortLayout::run_bytes) {
+        uint8_t* const lowers = slice + ShortLayout::number_bytes;
+        for (int half = 0; half < 2; ++half, weights += FourColumns::count)
+            for (int i = 0; i < FourColumns::count; ++i) {
+                const uint16_t weight = weights[four.source[i]];
+                const uint8_t number = uppers.numbers[weight >> 8];
+                all |= number;
+                lowers[half * FourColumns::count + i] = static_cast<uint8_t>(weight);
+                slice[i] = static_cast<uint8_t>(half ? slice[i] | (number & 15) << 4 : number & 15);
+            }
+    }
+    return all < NumberedUppers::none;
+}
+
+// In the order of their places in the tile, of which the slice's first is `first_place`.
+void add_exceptions(const uint16_t* weights, const NumberedUppers& uppers, int64_t first_place, std::vector<uint32_t>& exceptions) {
+    for (int i = 0; i < ShortLayout::slice_weights; ++i) {
+        const int row = ShortLayout::row(i), column = ShortLayout::column(i);
+        const uint16_t weight = weights[column / 2 * 32 + row * 2 + column % 2];
+        if (uppers.numbers[weight >> 8] == NumberedUppers::none)
+            exceptions.push_back(static_cast<uint32_t>(first_place + i) << 8 | weight >> 8);
+    }
+}
 
 bool pack_short_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     if (weight.columns > ShortLayout::most_columns) return false;
@@ -362,27 +413,15 @@ bool pack_short_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     pack_float_tile(weight, first_row, num_rows, reinterpret_cast<uint8_t*>(tile.data()));
     std::memset(out, 0, layout.tile_bytes());
     std::vector<uint32_t> exceptions;
+    NumberedUppers uppers;
     for (int64_t s = 0; s < layout.num_slices; ++s) {
         const uint16_t* const weights = tile.data() + s * ShortLayout::slice_weights;
-        const CommonUppers uppers(weights);
-        std::memcpy(out + s * ShortLayout::table_entries, uppers.table, sizeof uppers.table);
         uint8_t* const slice = out + layout.first_slice() + s * ShortLayout::slice_bytes;
-        for (int64_t i = 0; i < ShortLayout::slice_weights; ++i) {
-            const int row = ShortLayout::row(static_cast<int>(i)), column = ShortLayout::column(static_cast<int>(i));
-            const uint16_t weight_bits = weights[column / 2 * 32 + row * 2 + column % 2];
-            // Vectors of 32 weights: 8 of this one, then 8 of the next, have 16 lower bytes.
-            const int64_t vector = i / 32, in_vector = i % 32;
-            const int64_t byte = vector / 2 * 64 + in_vector / 8 * 16 + vector % 2 * 8 + in_vector % 8;
-            uint8_t* const run = slice + byte / ShortLayout::run_weights * ShortLayout::run_bytes;
-            const int64_t in_run = byte % ShortLayout::run_weights;
-            run[ShortLayout::number_bytes + in_run] = static_cast<uint8_t>(weight_bits);
-            const int upper = weight_bits >> 8, place = uppers.place[upper & 127];
-            if (place == CommonUppers::none)
-                exceptions.push_back(static_cast<uint32_t>(s * ShortLayout::slice_weights + i) << 8 | static_cast<uint32_t>(upper));
-            else
-                run[in_run % ShortLayout::number_bytes] |=
-                    static_cast<uint8_t>((place | upper >> 7 << 3) << in_run / ShortLayout::number_bytes * 4);
+        if (!put_short_slice(weights, uppers, slice)) {  // the table of the slice before mostly does
+            uppers = NumberedUppers::of(weights);
+            if (!put_short_slice(weights, uppers, slice)) add_exceptions(weights, uppers, s * ShortLayout::slice_weights, exceptions);
         }
+        std::memcpy(out + s * ShortLayout::table_entries, uppers.table, sizeof uppers.table);
     }
     if (static_cast<int64_t>(exceptions.size()) > layout.most_exceptions()) return false;
     exceptions.push_back(ShortLayout::no_place << 8);

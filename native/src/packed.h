@@ -7,8 +7,8 @@
 //
 // Short bfloat16 is a form of bfloat16 that keeps every bit in about 12.2: the upper byte of a value, which is its sign and the
 // upper seven bits of its exponent, has in 512 weights that lie together few values but for the sign. Each slice has a table of
-// the eight commonest, and a number of four bits for each of its weights: the sign, and a place in the table. Weights whose upper
-// byte is not in the table are listed behind the slices.
+// eight, its commonest or, where these are all it has, those of the slice before; and a number of four bits for each of its
+// weights: the sign, and a place in the table. Weights whose upper byte is not in the table are listed behind the slices.
 //
 //     tile    = tables [slices][8 bytes, without sign], up to a whole line | slices | exceptions
 //     slice   = four times: 64 bytes of numbers | 128 lower bytes           of 16 rows x 8 columns

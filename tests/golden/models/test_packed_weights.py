@@ -332,7 +332,7 @@ PACKED_DIGESTS = {
     "Q5_K": "5a1c4fde2303b075",
     "Q6_K": "61f4c772cb42efd0",
     "Q8_0 in rows": "fe38d7c38ff41471",
-    "SHORT_BF16": "974569c31f3e1957",
+    "SHORT_BF16": "c54966dec64bf3a9",
     "Q4_K_UNITS": "fce09a6a236ccca3",
     "Q5_K_UNITS": "dfdbb362970ce567",
     "Q6_K_UNITS": "6c6b03948d24eefa",
