@@ -75,6 +75,7 @@ def load_model(
         assert not isinstance(embedding, PackedTensor)
         weights[OUTPUT_HEAD] = _prepared(head, lambda: embedding, checkpoint, ops, packed, form)
     packed.finish()
+    form.tell_what_did_not_fit(weights.values())
     if ops.joins_layers:
         _join_layers(weights, spec)
     return Decoder(spec, weights, ops, dtype, device, max_position)

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from trivium.formats.packed_file import PackedForm
 from trivium.kernels.ops import DoesNotFit, Ops, Packing
-from trivium.kernels.weights import LinearWeight, Weight, type_of
+from trivium.kernels.weights import LinearWeight, PackedTensor, Weight, type_of
 from trivium.models.checkpoint import FLOAT_DTYPES
 from trivium.models.locate import EMBEDDING, LocatedWeights
 from trivium.types.errors import ConfigError
@@ -62,8 +64,19 @@ class WeightForm:
             try:
                 return self.packing.pack_as(weight, other)
             except DoesNotFit as error:
-                log.info("kept as it is stored: %s", error)
+                log.debug("kept as it is stored: %s", error)
         return ops.prepare(weight)
+
+    def tell_what_did_not_fit(self, packed: Collection[LinearWeight]) -> None:
+        if self.packing is None or self.name != "short":
+            return
+        types = Counter(weight.type for weight in packed if isinstance(weight, PackedTensor))
+        if types[BFLOAT16]:
+            log.warning(
+                "%d of %d bfloat16 weights have too many exponents to be short and take more memory than was planned",
+                types[BFLOAT16],
+                types[BFLOAT16] + types[self.packing.short_type],
+            )
 
     def _other_type(self, type: str, shape: tuple[int, ...]) -> str | None:
         """That such a weight is laid in; None: it stays in its blocks."""

@@ -217,7 +217,9 @@ def test_bfloat16_beside_blocks_stays(tmp_path: Path, ops: Ops) -> None:
 
 
 @pytest.mark.usefixtures("tiny_models_are_kept_too")
-def test_a_weight_that_does_not_fit_stays_as_it_is_stored_in_memory_and_on_disk(tmp_path: Path, ops: Ops) -> None:
+def test_a_weight_that_does_not_fit_stays_as_it_is_stored_in_memory_and_on_disk_and_it_is_told(
+    tmp_path: Path, ops: Ops, caplog: pytest.LogCaptureFixture
+) -> None:
     path = saved(tmp_path, "BF16", wide=128, exponents_of_down=torch.arange(-100.0, 0.0))
     source, directory = open_source(path), tmp_path / "packed"
     form = choose_form("short", locate_weights(source), ops)
@@ -228,6 +230,7 @@ def test_a_weight_that_does_not_fit_stays_as_it_is_stored_in_memory_and_on_disk(
         packed.wait()
         assert types(decoder) == {"head": SHORT_BFLOAT16, "q": SHORT_BFLOAT16, "down": "BF16"}
         assert came in packed.state
+        assert caplog.messages.pop().startswith("1 of 15 bfloat16 weights have too many exponents")
 
 
 def test_logits_of_short_bfloat16_are_those_of_bfloat16(tmp_path: Path) -> None:
