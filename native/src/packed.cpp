@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 namespace trivium {
 
@@ -360,72 +359,60 @@ struct NumberedUppers {
     }
 };
 
-// Four columns of 16 rows: where the weight of each lower byte is among their bfloat16 [2 pairs of columns][16 rows][2], and its
-// place.
-struct FourColumns {
-    static constexpr int count = 64;
-    uint8_t source[count], place[count];
-
-    constexpr FourColumns() : source(), place() {
-        for (int i = 0; i < count; ++i) {
-            // Vectors of 32 weights: 8 of the first, then 8 of the second, have 16 lower bytes.
-            const int byte = i % 32 / 8 * 16 + i / 32 * 8 + i % 8;
-            const int row = ShortLayout::row(i), column = ShortLayout::column(i);
-            source[byte] = static_cast<uint8_t>(column / 2 * 32 + row * 2 + column % 2);
-            place[byte] = static_cast<uint8_t>(i);
-        }
-    }
-};
+// A slice's weights by their places (packed.h); what lies beyond the last row or column is 0.
+void read_slice(const Matrix& weight, int64_t first_row, int64_t first_column, uint16_t (&out)[ShortLayout::slice_weights]) {
+    uint16_t rows[packed_tile_rows][float_slice_columns] = {};
+    const int64_t num_rows = std::min(packed_tile_rows, weight.rows - first_row);
+    const int64_t num_columns = std::min(float_slice_columns, weight.columns - first_column);
+    for (int64_t row = 0; row < num_rows; ++row)
+        std::memcpy(rows[row], weight.data + 2 * ((first_row + row) * weight.columns + first_column),
+                    static_cast<size_t>(2 * num_columns));
+    for (int place = 0; place < ShortLayout::slice_weights; ++place)
+        out[place] = rows[ShortLayout::row(place)][ShortLayout::column(place)];
+}
 
 // Whether all of a slice's weights have numbers; those that have none get 0.
 bool put_short_slice(const uint16_t* weights, const NumberedUppers& uppers, uint8_t* slice) {
-    static constexpr FourColumns four;
+    constexpr int half = ShortLayout::run_weights / 2;
     uint8_t all = 0;
-    for (int64_t run = 0; run < ShortLayout::slice_weights / ShortLayout::run_weights; ++run, slice += ShortLayout::run_bytes) {
-        uint8_t* const lowers = slice + ShortLayout::number_bytes;
-        for (int half = 0; half < 2; ++half, weights += FourColumns::count)
-            for (int i = 0; i < FourColumns::count; ++i) {
-                const uint16_t weight = weights[four.source[i]];
+    for (int64_t run = 0; run < ShortLayout::slice_weights / ShortLayout::run_weights; ++run, slice += ShortLayout::run_bytes)
+        for (int h = 0; h < 2; ++h, weights += half)
+            for (int byte = 0; byte < half; ++byte) {
+                // Of the two vectors of 32 weights 8 of the first, then 8 of the second, have 16 lower bytes.
+                const uint16_t weight = weights[byte % 16 / 8 * 32 + byte / 16 * 8 + byte % 8];
                 const uint8_t number = uppers.numbers[weight >> 8];
                 all |= number;
-                lowers[half * FourColumns::count + i] = static_cast<uint8_t>(weight);
-                slice[i] = static_cast<uint8_t>(half ? slice[i] | (number & 15) << 4 : number & 15);
+                slice[ShortLayout::number_bytes + h * half + byte] = static_cast<uint8_t>(weight);
+                slice[byte] = static_cast<uint8_t>(h ? slice[byte] | (number & 15) << 4 : number & 15);
             }
-    }
     return all < NumberedUppers::none;
-}
-
-// In the order of their places in the tile, of which the slice's first is `first_place`.
-void add_exceptions(const uint16_t* weights, const NumberedUppers& uppers, int64_t first_place, std::vector<uint32_t>& exceptions) {
-    for (int i = 0; i < ShortLayout::slice_weights; ++i) {
-        const int row = ShortLayout::row(i), column = ShortLayout::column(i);
-        const uint16_t weight = weights[column / 2 * 32 + row * 2 + column % 2];
-        if (uppers.numbers[weight >> 8] == NumberedUppers::none)
-            exceptions.push_back(static_cast<uint32_t>(first_place + i) << 8 | weight >> 8);
-    }
 }
 
 bool pack_short_tile(const Matrix& weight, int64_t first_row, uint8_t* out) {
     if (weight.columns > ShortLayout::most_columns) return false;
     const ShortLayout layout = {padded_columns(weight.columns) / float_slice_columns};
-    std::vector<uint16_t> tile(static_cast<size_t>(layout.num_slices * ShortLayout::slice_weights));
-    const int num_rows = static_cast<int>(std::min(packed_tile_rows, weight.rows - first_row));
-    pack_float_tile(weight, first_row, num_rows, reinterpret_cast<uint8_t*>(tile.data()));
-    std::memset(out, 0, layout.tile_bytes());
-    std::vector<uint32_t> exceptions;
+    std::memset(out, 0, static_cast<size_t>(layout.tile_bytes()));
+    int64_t num_exceptions = 0;
+    const auto put_exception = [&](uint32_t exception) {
+        std::memcpy(out + layout.first_exception() + 4 * num_exceptions++, &exception, sizeof exception);
+    };
     NumberedUppers uppers;
     for (int64_t s = 0; s < layout.num_slices; ++s) {
-        const uint16_t* const weights = tile.data() + s * ShortLayout::slice_weights;
+        uint16_t weights[ShortLayout::slice_weights];
+        read_slice(weight, first_row, s * float_slice_columns, weights);
         uint8_t* const slice = out + layout.first_slice() + s * ShortLayout::slice_bytes;
         if (!put_short_slice(weights, uppers, slice)) {  // the table of the slice before mostly does
             uppers = NumberedUppers::of(weights);
-            if (!put_short_slice(weights, uppers, slice)) add_exceptions(weights, uppers, s * ShortLayout::slice_weights, exceptions);
+            if (!put_short_slice(weights, uppers, slice))
+                for (int64_t i = 0; i < ShortLayout::slice_weights; ++i) {
+                    if (uppers.numbers[weights[i] >> 8] != NumberedUppers::none) continue;
+                    if (num_exceptions == layout.most_exceptions()) return false;
+                    put_exception(static_cast<uint32_t>(s * ShortLayout::slice_weights + i) << 8 | weights[i] >> 8);
+                }
         }
         std::memcpy(out + s * ShortLayout::table_entries, uppers.table, sizeof uppers.table);
     }
-    if (static_cast<int64_t>(exceptions.size()) > layout.most_exceptions()) return false;
-    exceptions.push_back(ShortLayout::no_place << 8);
-    std::memcpy(out + layout.first_exception(), exceptions.data(), 4 * exceptions.size());
+    put_exception(ShortLayout::no_place << 8);
     return true;
 }
 

@@ -1,5 +1,7 @@
 """Linear layers on short bfloat16: what bfloat16 gives, to the bit, on every path."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from native_paths import INSTRUCTION_SETS, every_path, ops_of
@@ -101,6 +103,22 @@ def test_as_many_exceptions_as_there_is_room_for_are_kept(instruction_set: str, 
     weight[15, 0] = -1e-20
     with pytest.raises(DoesNotFit, match=r"shape \(16, 256\) has too many exponents"):
         shortened(ops, weight)
+
+
+@every_path
+def test_bytes_that_nobody_packed_are_read_within_their_tiles(instruction_set: str, random: Generator) -> None:
+    """Whatever lies behind them: zeros are exceptions at the first place, without an end."""
+    ops, x = ops_of(instruction_set), normal(random, 9, 320)
+    short = shortened(ops, normal(random, 48, 320, dtype=torch.bfloat16))
+    nbytes = short.data.nbytes
+    for filled in (torch.zeros(nbytes), torch.full((nbytes,), 255), torch.randint(256, (nbytes,), generator=random)):
+        results = []
+        for behind in (0, 0x7F):  # as an exception, an infinity
+            memory = torch.full((nbytes // 4 + 1024,), behind, dtype=torch.int32).view(torch.uint8)
+            memory[:nbytes] = filled
+            held = replace(short, data=memory[:nbytes].view(short.data.shape))
+            results.append([ops.linear(x[:rows], held, None).nan_to_num() for rows in (1, 9)])
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 @every_path

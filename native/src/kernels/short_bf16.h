@@ -62,7 +62,8 @@ class ShortSlices {
 public:
     ShortSlices() = default;
     ShortSlices(const uint8_t* tile, int64_t num_slices)
-        : layout_{num_slices}, tile_(tile), exceptions_(tile + layout_.first_exception()) {}
+        : layout_{num_slices}, tile_(tile), exceptions_(tile + layout_.first_exception()),
+          end_of_exceptions_(exceptions_ + 4 * layout_.most_exceptions()) {}
 
     // Where the next ones lie.
     const uint8_t* next() const { return tile_ + layout_.first_slice() + done_ * ShortLayout::slice_bytes; }
@@ -83,20 +84,21 @@ public:
                 out += 2 * ShortLayout::run_weights;
             }
         }
-        for (uint32_t exception; (exception = next_exception()) >> 8 < end_place; exceptions_ += 4)
-            chunk[2 * ((exception >> 8) - first_place) + 1] = static_cast<uint8_t>(exception);
+        // Bytes that nobody packed stay within the tile too: what is no exception of these slices ends them.
+        for (; exceptions_ < end_of_exceptions_; exceptions_ += 4) {
+            uint32_t exception;
+            memcpy(&exception, exceptions_, sizeof exception);
+            const uint32_t in_chunk = (exception >> 8) - first_place;
+            if (in_chunk >= end_place - first_place) return;
+            chunk[2 * in_chunk + 1] = static_cast<uint8_t>(exception);
+        }
     }
 
 private:
     static uint32_t place(int64_t slice) { return static_cast<uint32_t>(slice * ShortLayout::slice_weights); }
-    uint32_t next_exception() const {
-        uint32_t exception;
-        memcpy(&exception, exceptions_, sizeof exception);
-        return exception;
-    }
 
     ShortLayout layout_ = {};
-    const uint8_t *tile_ = nullptr, *exceptions_ = nullptr;
+    const uint8_t *tile_ = nullptr, *exceptions_ = nullptr, *end_of_exceptions_ = nullptr;
     int64_t done_ = 0;
 };
 

@@ -10,6 +10,8 @@ namespace trivium::TRIVIUM_ISA {
 constexpr int64_t short_chunk_slices = 8;
 // Rows whose sums are kept from chunk to chunk. Making a slice takes about as long as multiplying it by six rows.
 constexpr int64_t short_pass_rows = 256;
+// So few rows pass over slices once, which are fetched some KiB ahead; for more those of the next chunk are fetched while these
+// are multiplied.
 constexpr int64_t rows_fetched_ahead = 3;
 constexpr int64_t parts_of_short_tile = packed_tile_rows / lanes;
 constexpr int64_t short_tiles_together = parts_of_short_tile < float_parts_together ? float_parts_together / parts_of_short_tile : 1;
@@ -56,14 +58,14 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
     const int64_t num_slices = padded_columns(task.weight.columns) / float_slice_columns, x_stride = laid_stride(task.weight.columns);
     const Word* const x = reinterpret_cast<const Word*>(all_x) + first_x * x_stride;
     ShortSlices slices[num_tiles];
-    for (int64_t t = 0; t < num_tiles; ++t) slices[t] = ShortSlices(task.weight.data + (first_tile + t) * tile_bytes, num_slices);
+    for (int64_t t = 0; t < num_tiles; ++t) slices[t] = {task.weight.data + (first_tile + t) * tile_bytes, num_slices};
     for (int64_t step = 0; step < num_parts / parts_of_step; ++step)
         memset(scratch.sums[step], 0, rows * sizeof scratch.sums[step][0]);
     const bool is_ahead = task.num_x <= rows_fetched_ahead;
     const int64_t num_groups = (rows + float_rows_together - 1) / float_rows_together;
     NextTile ahead;
-    if (is_ahead)
-        ahead = NextTile::ahead_of(task.weight.data + first_tile * tile_bytes, tile_bytes, task.weight.data + task.last_tile * tile_bytes, num_slices);
+    const auto tile = [&](int64_t t) { return task.weight.data + t * tile_bytes; };
+    if (is_ahead) ahead = NextTile::ahead_of(tile(first_tile), tile_bytes, tile(task.last_tile), num_slices);
     const int64_t chunk_slices = is_ahead ? 2 : short_chunk_slices;
     for (int64_t first = 0; first < num_slices; first += chunk_slices) {
         ShortChunk<parts_of_step> chunk;
@@ -72,11 +74,12 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
         for (int64_t t = 0; t < num_tiles; ++t) {
             slices[t].expand(chunk.num_slices, scratch.slices[t], ahead);
             if (is_ahead) continue;
-            const bool is_last = first + chunk.num_slices == num_slices;
-            const int64_t next_tile = first_tile + num_tiles + t;
-            const uint8_t* const next = is_last ? task.weight.data + next_tile * tile_bytes : slices[t].next();
-            const int64_t bytes = !is_last ? short_chunk_slices * ShortLayout::slice_bytes : next_tile < task.last_tile ? (short_chunk_slices + 1) * ShortLayout::slice_bytes : 0;
-            following[t] = NextTile(next, bytes, num_groups * chunk.num_slices * num_parts / parts_of_step);
+            const int64_t next_tile = first_tile + num_tiles + t, chunk_bytes = short_chunk_slices * ShortLayout::slice_bytes;
+            const int64_t num_steps = num_groups * chunk.num_slices * num_parts / parts_of_step;
+            if (first + chunk.num_slices < num_slices)
+                following[t] = NextTile(slices[t].next(), chunk_bytes, num_steps);
+            else if (next_tile < task.last_tile)  // and its tables
+                following[t] = NextTile(tile(next_tile), chunk_bytes + ShortLayout::slice_bytes, num_steps);
         }
         for (int64_t step = 0; step < num_parts / parts_of_step; ++step) {
             for (int64_t p = 0; p < parts_of_step; ++p) {
@@ -85,8 +88,10 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
             }
             if (!is_ahead && first + chunk.num_slices == num_slices)
                 fetch_outputs(task, first_tile * packed_tile_rows + step * parts_of_step * lanes, parts_of_step, first_x, rows);
-            add_short_chunk(chunk, x + first * words_of_slice, x_stride, rows, [&] { for (NextTile& one : following) one.fetch_some(); },
-                            scratch.sums[step]);
+            const auto fetch = [&] {
+                for (NextTile& one : following) one.fetch_some();
+            };
+            add_short_chunk(chunk, x + first * words_of_slice, x_stride, rows, fetch, scratch.sums[step]);
         }
     }
     for (int64_t m = 0; m < rows; ++m)
@@ -96,7 +101,7 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
 }
 
 static void short_linear_by_vectors(const LinearPart& task, const uint32_t* x, ShortScratch& scratch) {
-    // One or two rows are bound by reading, which goes faster through one tile after the other.
+    // Few rows are bound by reading, which goes faster through one tile after the other.
     const int64_t together = task.num_x > rows_fetched_ahead ? short_tiles_together : 1;
     for (int64_t first_x = 0; first_x < task.num_x; first_x += short_pass_rows) {
         const int64_t rows = task.num_x - first_x < short_pass_rows ? task.num_x - first_x : short_pass_rows;

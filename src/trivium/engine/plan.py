@@ -299,7 +299,7 @@ def packed_weights_of(options: EngineOptions, source: ModelSource, ops: Ops, for
 def _form(ground: Ground, source: ModelSource) -> WeightForm:
     wish, accepts_other = ground.options.weight_form, ground.options.accept_adjustments
     if ground.options.load_format == "dummy":
-        return as_stored(wish, accepts_other, "load_format=dummy draws float ones")
+        return as_stored(wish, accepts_other, "load_format=dummy packs what it draws as it is")
     return choose_form(wish, locate_weights(source), ground.ops, accepts_other)
 
 

@@ -56,7 +56,7 @@ def plan_encoder(options: EngineOptions, source: HFDirectory, family: EncoderFam
     spec = read_encoder_spec(source, family)
     ground = lay_ground(selection, options, _model_facts(spec), OPS_OF_ENCODERS)
     form = as_stored(
-        ground.options.weight_form, ground.options.accept_adjustments, "those of an encoder are float ones"
+        ground.options.weight_form, ground.options.accept_adjustments, "those of an encoder stay as they are stored"
     )
     packed = packed_weights_of(ground.options, source, ground.ops, form)
     weights = _weight_memory(ground, source, family, spec, packed)
