@@ -32,30 +32,30 @@ def build_batch(
     """`begins`: rows may have begun with this step, and see blocks that others fill in it."""
     row_ids = np.array([item.row for item in work], dtype=np.int64)
     starts = np.array([item.start for item in work], dtype=np.int64)
-    counts = np.array([item.count for item in work], dtype=np.int64)
-    query_starts = np.zeros(len(work) + 1, dtype=np.int64)
-    np.cumsum(counts, out=query_starts[1:])
-
-    token_rows = np.repeat(row_ids, counts)
-    positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - starts, counts)
+    num_single = next((place for place, item in enumerate(work) if item.count != 1), len(work))
+    query_starts = np.arange(len(work) + 1)
+    if num_single == len(work):
+        token_rows, positions, context_lens = row_ids, starts, starts + 1
+    else:
+        counts = np.array([item.count for item in work], dtype=np.int64)
+        np.cumsum(counts, out=query_starts[1:])
+        token_rows = np.repeat(row_ids, counts)
+        positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - starts, counts)
+        context_lens = starts + counts
     # The prompt's length counts from its first chunk on, so that chunks of any size see the same frequencies.
     lengths = np.maximum(rows.num_prompt_tokens[token_rows], positions + 1)
-
-    num_single = int(np.argmax(counts != 1)) if (counts != 1).any() else len(counts)
     spans = tuple((item.count, item.start + item.count) for item in work[num_single:])
-    context_lens = starts + counts
-    num_blocks = -(-int(context_lens.max()) // block_size)
+    num_blocks = -(-max(item.start + item.count for item in work) // block_size)
 
-    slots = [
-        table[token_rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
-        for table in rows.tables
-    ]
-    samples = np.fromiter((item.samples for item in work), dtype=bool, count=len(work))
+    block_indices, places = np.divmod(positions, block_size)
+    slots = [table[token_rows, block_indices].astype(np.int64) * block_size + places for table in rows.tables]
+    sampling = [place for place, item in enumerate(work) if item.samples]
+    ends = query_starts[1:] if len(sampling) == len(work) else query_starts[1:][sampling]
     shared = [
         rows.tokens[token_rows, positions],
         positions,
         lengths,
-        query_starts[1:][samples] - 1,
+        ends - 1,
         query_starts.astype(np.int32),
         context_lens.astype(np.int32),
     ]

@@ -74,7 +74,7 @@ class Sampler:
     def take(self, drawn: Drawn) -> tuple[list[SampledRow], list[RowFailure]]:
         """What was drawn, when its copies are there."""
         tokens = drawn.tokens.numpy()
-        self._rows.learn(drawn.row_ids, drawn.places, tokens.clip(min=0))
+        self._rows.learn(drawn.row_ids, drawn.places, np.maximum(tokens, 0))
         entries = (entry for part in drawn.logprobs for entry in part.entries())
         logprobs = dict(zip(drawn.rows_with_logprobs, entries, strict=True))
         sampled, failures = [], []

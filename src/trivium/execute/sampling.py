@@ -60,6 +60,7 @@ class SamplingColumns:
         self._draws = np.zeros((max_rows, 6))  # as Draws.columns, but for the last
         self._mixed_seeds = np.zeros(max_rows, dtype=np.uint64)
         self._penalties = np.zeros((max_rows, 3), dtype=np.float32)
+        self._drawing: set[int] = set()  # rows that have a temperature
         self._penalized: set[int] = set()
         self._biases: dict[int, RowBiases] = {}
         self._allowed: dict[int, tuple[int, ...]] = {}
@@ -75,6 +76,8 @@ class SamplingColumns:
             sampling.min_p,
             sampling.typical_p,
         )
+        if sampling.temperature:
+            self._drawing.add(row)
         self._mixed_seeds[row] = mix(sampling.seed)
         self._penalties[row] = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
         if self._penalties[row].tolist() != [1.0, 0.0, 0.0]:
@@ -90,6 +93,7 @@ class SamplingColumns:
             self.thinking[row] = ThinkingWatch(sampling.thinking)
 
     def end(self, row: int) -> None:
+        self._drawing.discard(row)
         self._penalized.discard(row)
         self._biases.pop(row, None)
         self._allowed.pop(row, None)
@@ -109,9 +113,8 @@ class SamplingColumns:
         def on_device(values: object, dtype: type) -> Tensor:
             return torch.from_numpy(np.asarray(values, dtype=dtype)).to(device, non_blocking=True)
 
-        draws = self._draws[row_ids]
         return SampleBatch(
-            draws=self._draws_of(draws, row_ids, rows, on_device) if draws[:, 0].any() else None,
+            draws=self._draws_of(row_ids, rows, on_device) if self._drawing else None,
             penalties=self._penalties_of(row_ids, rows, on_device) if self._penalized else None,
             biases=self._biases_of(row_ids, rows, on_device) if self._biases else None,
             masks=self._masks_of(row_ids, vocab_size, grammar_masks, on_device)
@@ -119,8 +122,11 @@ class SamplingColumns:
             else None,
         )
 
-    def _draws_of(self, columns: np.ndarray, row_ids: np.ndarray, rows: Rows, on_device: OnDevice) -> Draws:
-        _, top_k, top_p, min_p, typical_p, _ = columns.T
+    def _draws_of(self, row_ids: np.ndarray, rows: Rows, on_device: OnDevice) -> Draws | None:
+        columns = self._draws[row_ids]
+        temperature, top_k, top_p, min_p, typical_p, _ = columns.T
+        if not temperature.any():
+            return None
         typical = bool((typical_p < 1).any())
         columns[:, 5] = uniform(self._mixed_seeds[row_ids], rows.num_tokens[row_ids])
         return Draws(

@@ -41,7 +41,7 @@ class Rope:
     def rotation(self, positions: Tensor, lengths: Tensor) -> Rotation:
         """positions and lengths int64 [T]; a token's length is that of the sequence it was computed in."""
         if self._table is not None:
-            return Rotation(self._table.cos[positions], self._table.sin[positions])
+            return Rotation(self._table.cos.index_select(0, positions), self._table.sin.index_select(0, positions))
         return _rotation(positions, frequencies_by_length(self._spec, lengths), attention_factor(self._spec))
 
 
