@@ -15,6 +15,7 @@ import pytest
 import zmq
 from echo_client import ECHO_CORE, request
 from echo_core import BAD_STEP, next_token
+from msgspec.structs import replace
 
 from trivium.config.options import EngineOptions
 from trivium.engine.loop import EXIT_FAULT
@@ -176,3 +177,18 @@ def test_cancels_of_unknown_requests_are_no_matter(engine: RawEngine) -> None:
     engine.socket.send(encode(Cancel("nobody", 3)))
     engine.socket.send(encode(request("r", max_tokens=1)))
     assert engine.receive_until(Deltas).deltas[0].request_id == "r"
+
+
+@pytest.mark.parametrize(("is_told_whole", "most_messages"), [(True, 2), (False, 50)])
+def test_an_answer_that_is_read_when_it_is_whole_takes_two_messages(
+    is_told_whole: bool, most_messages: int, engine: RawEngine
+) -> None:
+    engine.launch()
+    engine.receive_until(Ready)
+    engine.socket.send(encode(replace(request("r", max_tokens=50), is_told_whole=is_told_whole)))
+    messages: list[Deltas] = []
+    while not messages or messages[-1].deltas[-1].finish_reason is None:
+        messages.append(engine.receive_until(Deltas))
+    tokens = [token for message in messages for delta in message.deltas for token in delta.tokens]
+    assert tokens == [next_token("r", 0, position) for position in range(3, 53)]
+    assert len(messages) == most_messages

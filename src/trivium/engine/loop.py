@@ -10,6 +10,7 @@ from typing import Protocol
 
 import zmq
 
+from trivium.engine.gathered_deltas import GatheredDeltas
 from trivium.engine.messages import (
     Deltas,
     Drain,
@@ -69,6 +70,7 @@ class EngineLoop:
         self._core = core
         self._socket = socket
         self._parent_pid = parent_pid
+        self._gathered = GatheredDeltas()
         self._draining = False
         self._shut_down = False
         self._num_steps = 0
@@ -113,9 +115,10 @@ class EngineLoop:
                 self._last_step = time.monotonic()
                 self._step_seconds += self._last_step - began
                 self._longest_step = max(self._longest_step, self._last_step - began)
-                if deltas:
+                if deltas := self._gathered.to_tell(deltas):
                     self._send_deltas(deltas)
                 for request_id, refusal in self._core.take_refusals():
+                    self._gathered.forget(request_id)
                     self._send(Refused(request_id, report_error(refusal)))
             self._last_turn = time.monotonic()
             if self._last_turn - self._last_beat >= HEARTBEAT:
@@ -158,6 +161,7 @@ class EngineLoop:
                 raise OverloadedError("the engine is draining and takes no new requests", retry_after=5.0)
             fault_point("loop.add", request.id)
             self._core.add(request)
+            self._gathered.begin(request)
         except TriviumError as error:
             self._send(Refused(request.id, report_error(error)))
         except Exception as error:
@@ -182,6 +186,7 @@ class EngineLoop:
             log.exception("what a step brought could not be sent")
             failure = report_error(RequestFailedError("what a step brought could not be sent"))
             for request_id in {delta.request_id for delta in deltas}:
+                self._gathered.forget(request_id)
                 self._core.cancel(request_id)
                 self._send(Refused(request_id, failure))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from trivium.engine.admission import Place
 from trivium.engine.client import EngineClient, EngineState, Health, Supervision
@@ -230,8 +231,9 @@ class AsyncLLM:
 
     async def _complete(self, request: Request, prompt: LoweredPrompt, params: SamplingParams) -> RequestOutput:
         collector = Collector(request, prompt.text, params, self._tokenizer)
-        stream = await self._running_client.submit(request)
-        next_deltas = stream.batch if params.stop_strings else stream.rest
+        is_read_as_it_grows = bool(params.stop_strings)  # it may end before the engine ends it
+        stream = await self._running_client.submit(replace(request, is_told_whole=not is_read_as_it_grows))
+        next_deltas = stream.batch if is_read_as_it_grows else stream.rest
         try:
             while deltas := await next_deltas():
                 for index in collector.take(deltas):

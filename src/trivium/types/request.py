@@ -101,6 +101,7 @@ class Request(Struct, frozen=True, omit_defaults=True, tag="request"):
     priority: int = 0  # lower runs first; see BACKGROUND_PRIORITY
     salt: str = ""  # prefix reuse stays inside one salt (tenant)
     second_from: int = 0  # of a pair of texts for an encoder: where the second begins; 0: the prompt is one text
+    is_told_whole: bool = False  # nobody reads the answer while it grows: it may come in few deltas
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
