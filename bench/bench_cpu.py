@@ -5,6 +5,7 @@
     python bench/bench_cpu.py --part start             process start to first token, the model cached
     python bench/bench_cpu.py --part shapes            larger shapes with random weights, beside llama.cpp and the memory
     python bench/bench_cpu.py --mask avx512            ours without AVX-512, beside llama.cpp built without it (amx: without AMX)
+    python bench/bench_cpu.py --weight-form int8       ours with weights in a form that is not the default
 
 Peers are those that `make bench-peers` could install. Every engine is a process of its own, stopped while others have
 their turn. Tables go to the screen, every sample to --out.
@@ -48,6 +49,7 @@ def main() -> int:
         help="cpu: seconds of processor time, for a machine that others use too; says something with --threads 1",
     )
     parser.add_argument("--mask", choices=list(BEST_WITHOUT))
+    parser.add_argument("--weight-form", help="of ours; default: what the engine takes")
     parser.add_argument(
         "--shapes", nargs="+", choices=model_names(), metavar="SHAPE", help=f"some of {', '.join(model_names())}"
     )
@@ -84,9 +86,11 @@ def main() -> int:
 
 def engine_commands(args: argparse.Namespace, evidence: Evidence) -> dict[str, EngineCommand]:
     gguf = ModelStore().resolve(DEFAULT_MODEL)
-    mask = () if args.mask is None else (f"instruction_set={BEST_WITHOUT[args.mask]}",)
+    settings = () if args.mask is None else (f"instruction_set={BEST_WITHOUT[args.mask]}",)
+    if args.weight_form is not None:
+        settings += (f"weight_form={args.weight_form}",)
     script = SCRIPTS / "run_trivium.py"
-    commands = {OURS: EngineCommand(OURS, Path(sys.executable), script, gguf, args.threads, args.clock, mask)}
+    commands = {OURS: EngineCommand(OURS, Path(sys.executable), script, gguf, args.threads, args.clock, settings)}
     for peer in PEERS:
         is_wanted = peer.name in args.beside if args.beside else peer.mask == args.mask
         if not is_wanted:

@@ -31,15 +31,16 @@ from trivium.types.errors import ModelFileError
 
 MAGIC = b"TRIVPACK"
 SUFFIX = ".packed"
-# As the weights are stored; as rows of bytes; some as the one, some as the other; units of bytes beside both; and bfloat16 in
-# fewer bits.
-PackedForm = Literal["blocks", "rows", "mixed", "units", "short"]
+# As the weights are stored; as rows of bytes; some as the one, some as the other; units of bytes beside both; bfloat16 in fewer
+# bits; and rows of bytes of floats too.
+PackedForm = Literal["blocks", "rows", "mixed", "units", "short", "int8"]
 FORM_SUFFIXES: dict[PackedForm, str] = {
     "blocks": SUFFIX,
     "rows": f".rows{SUFFIX}",
     "mixed": f".mixed{SUFFIX}",
     "units": f".units{SUFFIX}",
     "short": f".short{SUFFIX}",
+    "int8": f".int8{SUFFIX}",
 }
 FOLDER = "packed"  # under the root of the store
 PAGE_BYTES = 4096

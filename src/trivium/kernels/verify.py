@@ -253,9 +253,9 @@ def _wrong_in_layout(case: Case, ops: Ops, device: str, dtype: str) -> str | Non
 def _other_forms(case: Case, packing: Packing) -> list[str]:
     """Than its blocks, that a linear layer's weight can be packed in."""
     weight = case.arguments[1]
-    if not isinstance(weight, QuantizedTensor):
-        return [packing.short_type] if weight.dtype == torch.bfloat16 else []
     forms = [packing.rows_type] if packing.takes_rows_of(weight.shape[1]) else []
+    if not isinstance(weight, QuantizedTensor):
+        return [*forms, packing.short_type] if weight.dtype == torch.bfloat16 else forms
     if weight.type in packing.units_types:
         forms.append(packing.units_types[weight.type])
     return forms

@@ -22,7 +22,7 @@ from trivium.models.decoder import Decoder
 from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, locate_weights
 from trivium.models.packed_weights import NoPackedWeights, PackedWeights
 from trivium.models.spec import ModelSpec
-from trivium.models.weight_form import AS_STORED, WeightForm
+from trivium.models.weight_form import AS_STORED, Stored, WeightForm
 from trivium.models.weights import NORM_SUFFIX, weight_shapes
 
 # Layers of one input, and the matrix that holds them as one.
@@ -92,9 +92,10 @@ def _prepared(
     """As the kernels like it: mapped if it was packed before, else made from what `laid` gives."""
     if len(weight.shape) == 1:
         return laid()
-    if kept := packed.get(weight.name, form.packed_types(weight.type(checkpoint), weight.shape), weight.shape):
+    stored = Stored(weight.name, weight.type(checkpoint), weight.shape)
+    if kept := packed.get(weight.name, form.packed_types(stored), weight.shape):
         return kept
-    prepared = form.packed(laid(), ops)
+    prepared = form.packed(weight.name, laid(), ops)
     if isinstance(prepared, PackedTensor):
         packed.put(weight.name, prepared)
         _release(weight, checkpoint)

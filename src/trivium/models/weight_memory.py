@@ -13,7 +13,7 @@ from trivium.kernels.weights import FLOAT_TYPE_NAMES
 from trivium.models.checkpoint import FLOAT_DTYPES, Checkpoint
 from trivium.models.locate import EMBEDDING, OUTPUT_HEAD, FoundWeight, LocatedWeights
 from trivium.models.spec import ModelSpec
-from trivium.models.weight_form import WeightForm
+from trivium.models.weight_form import Stored, WeightForm
 from trivium.models.weights import NORM_SUFFIX, weight_shapes
 
 
@@ -46,24 +46,24 @@ def weight_memory(
     packed_types: set[str] = set()
     weights = list(located.found)
 
-    def bytes_if_it_fits(packing: Packing, type: str, shape: tuple[int, ...]) -> int:
-        packed_type = form.packed_types(type, shape)[0]
+    def bytes_if_it_fits(packing: Packing, stored: Stored) -> int:
+        packed_type = form.packed_types(stored)[0]
         packed_types.add(packed_type)
-        return packed_bytes(packing, packed_type, shape)
+        return packed_bytes(packing, packed_type, stored.shape)
 
     embedding = _laid(weights[0], located.checkpoint, located.spec, ops, dtype, device)
     for weight in weights:
         laid = _laid(weight, located.checkpoint, located.spec, ops, dtype, device)
         if _is_packed_by(ops, weight.name, weight.shape):
             assert ops.packing is not None
-            nbytes = bytes_if_it_fits(ops.packing, laid.type, weight.shape)
+            nbytes = bytes_if_it_fits(ops.packing, Stored(weight.name, laid.type, weight.shape))
             is_mapped = stays_mapped(ops.packing) and is_packed(weight.name)
         else:
             nbytes, is_mapped = laid.nbytes, laid.is_mapped
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     if located.spec.tied_embeddings and ops.packing is not None:
         # The embedding itself is read by rows; the output projection is a packed copy.
-        nbytes = bytes_if_it_fits(ops.packing, embedding.type, weights[0].shape)
+        nbytes = bytes_if_it_fits(ops.packing, Stored(OUTPUT_HEAD, embedding.type, weights[0].shape))
         is_mapped = stays_mapped(ops.packing) and is_packed(OUTPUT_HEAD)
         own, mapped = (own, mapped + nbytes) if is_mapped else (own + nbytes, mapped)
     return WeightMemory(own, mapped, frozenset(packed_types))

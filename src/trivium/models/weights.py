@@ -24,6 +24,7 @@ class Place(Struct, frozen=True):
 Places = Mapping[str, tuple[Place, ...]]
 
 NORM_SUFFIX = "norm.weight"  # the weights that `NormSpec.offset` is added to, and only they, end so
+ROUTER_SUFFIX = "router.weight"  # those that choose experts
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

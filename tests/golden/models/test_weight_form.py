@@ -11,7 +11,7 @@ from gguf_file import write_gguf
 from oracle import loaded, prompts, random_weights
 from paged_run import generate
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from trivium.config.options import EngineOptions
 from trivium.engine.core import EngineCore
@@ -24,7 +24,7 @@ from trivium.kernels.select import select_ops
 from trivium.kernels.weights import PackedTensor
 from trivium.models import packed_weights, weight_form
 from trivium.models.decoder import Decoder
-from trivium.models.layers import DenseMLP
+from trivium.models.layers import DenseMLP, SparseMLP
 from trivium.models.load import load_model
 from trivium.models.locate import LocatedWeights, locate_weights
 from trivium.models.packed_weights import PackedOnDisk
@@ -242,6 +242,60 @@ def test_logits_of_short_bfloat16_are_those_of_bfloat16(tmp_path: Path) -> None:
         assert row.tokens == same.tokens and torch.equal(row.logits, same.logits)
 
 
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32", "Q4_1"])
+def test_who_asks_for_int8_gets_bytes_of_floats_too(kind: str, tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, kind, wide=128)
+    chosen = choose_form("int8", located(path), ops)
+    assert chosen.name == "int8" and not chosen.chosen
+    decoder = load_model(open_source(path), ops, torch.float32, "cpu", form=chosen)
+    assert set(types(decoder).values()) == {BYTE_ROWS}
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32"])
+def test_logits_of_int8_are_near_those_of_floats(kind: str, tmp_path: Path, ops: Ops) -> None:
+    path = saved(tmp_path, kind)
+    x = torch.randn(5, 128, generator=torch.Generator().manual_seed(0))
+    rounded, stored = (loaded(path, kernels="native", form=form).lm_head for form in ("int8", "blocks"))
+    want = ops.linear(x, stored, None)
+    assert 0 < (ops.linear(x, rounded, None) - want).abs().max() <= 0.03 * want.abs().max()
+
+
+def test_floats_that_cannot_be_int8_stay_and_that_is_told(tmp_path: Path, ops: Ops) -> None:
+    """The down projections of this model have 96 columns."""
+    path = saved(tmp_path, "BF16")
+    chosen = choose_form("int8", located(path), ops)
+    assert [one.value for one in chosen.chosen] == ["int8"]
+    assert f"{2 * 128 * 96 * 2:,} of 2 that cannot be stay as they are stored" in chosen.chosen[0].reason
+    decoder = load_model(open_source(path), ops, torch.float32, "cpu", form=chosen)
+    assert types(decoder) == {"head": BYTE_ROWS, "q": BYTE_ROWS, "down": "BF16"}
+
+
+def test_routers_and_experts_stay_what_they_are(tmp_path: Path, ops: Ops) -> None:
+    config = MixtralConfig(
+        vocab_size=101,
+        hidden_size=128,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=128,
+    )
+    random_weights(MixtralForCausalLM(config)).to(torch.bfloat16).save_pretrained(tmp_path)
+    decoder = loaded(tmp_path, kernels="native", form="int8")
+    layer = decoder.layers[0]
+    assert isinstance(layer.mlp, SparseMLP)
+    weights = (layer.attention.qkv.weights[0], layer.mlp.experts.router, layer.mlp.experts.gate)
+    assert [weight.type for weight in weights if isinstance(weight, PackedTensor)] == [BYTE_ROWS, "BF16", "BF16"]
+
+
+def test_int8_that_cannot_be_is_refused_to_who_asks_for_it(tmp_path: Path, ops: Ops) -> None:
+    model = located(saved(tmp_path, "BF16", hidden=96))
+    with pytest.raises(ConfigError, match="can be int8: it has no matrix whose columns are a multiple of 64"):
+        choose_form("int8", model, ops)
+    assert choose_form("int8", model, ops, accepts_other=True).name == "blocks"
+
+
 def started(path: Path, form: str) -> Report:
     core = EngineCore(
         EngineOptions(
@@ -265,7 +319,12 @@ def test_columns_that_are_no_multiple_of_64_stay_in_blocks_beside_rows(tmp_path:
 
 @pytest.mark.parametrize(
     ("kind", "form", "told"),
-    [("Q4_1", "auto", ["mixed", "rows"]), ("Q4_1", "blocks", [None]), ("Q4_K", "units", [None])],
+    [
+        ("Q4_1", "auto", ["mixed", "rows"]),
+        ("Q4_1", "blocks", [None]),
+        ("Q4_K", "units", [None]),
+        ("BF16", "int8", [None]),
+    ],
 )
 def test_a_start_plans_the_bytes_of_the_form_and_tells_its_choice(
     kind: str, form: str, told: list[str | None], tmp_path: Path
