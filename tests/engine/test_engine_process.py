@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -35,7 +36,7 @@ from trivium.engine.messages import (
     decode_from_engine,
     encode,
 )
-from trivium.engine.process import EXIT_START_FAILED
+from trivium.engine.process import EXIT_START_FAILED, without_collections
 from trivium.types.delta import FinishReason
 from trivium.types.request import Cancel
 
@@ -192,3 +193,11 @@ def test_an_answer_that_is_read_when_it_is_whole_takes_two_messages(
     tokens = [token for message in messages for delta in message.deltas for token in delta.tokens]
     assert tokens == [next_token("r", 0, position) for position in range(3, 53)]
     assert len(messages) == most_messages
+
+
+def test_garbage_is_looked_for_again_after_imports_that_fail_too() -> None:
+    with pytest.raises(ImportError), without_collections():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
+    gc.unfreeze()

@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import zmq
@@ -89,8 +91,21 @@ def start_news(socket: zmq.Socket[bytes]) -> TellProgress:
 def make_core(launch: Launch, tell: TellProgress) -> Core:
     tell(StartProgress(StartStage.IMPORTING))
     module, _, name = launch.core.partition(":")
-    core: Core = getattr(importlib.import_module(module), name)(launch.options, tell)
+    with without_collections():
+        make = getattr(importlib.import_module(module), name)
+    core: Core = make(launch.options, tell)
     return core
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Imports make objects that stay: looking for garbage among them takes an eighth of the time of torch's."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def die_with_parent() -> None:
