@@ -14,11 +14,29 @@ MOST_TOKENS = 64  # kept of a sequence before they are told: so a message stays 
 
 
 @dataclass
+class _Kept:
+    """What one sequence has yet to be told."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    num_tokens: int = 0
+
+    def add(self, delta: Delta) -> None:
+        self.deltas.append(delta)
+        self.num_tokens += len(delta.tokens)
+
+    def take(self) -> Delta:
+        """All of it; at least one was added."""
+        whole = joined(self.deltas)
+        self.deltas, self.num_tokens = [], 0
+        return whole
+
+
+@dataclass
 class _Answer:
-    """Of a request. A sequence is in `kept`, with what was not told yet, once its first tokens were told."""
+    """Of a request. A sequence is in `kept` once its first tokens were told."""
 
     num_unended: int
-    kept: dict[int, list[Delta]] = field(default_factory=dict)  # by index
+    kept: dict[int, _Kept] = field(default_factory=dict)  # by index
 
 
 class GatheredDeltas:
@@ -49,12 +67,11 @@ class GatheredDeltas:
             if kept is None:
                 told.append(delta)
                 if delta.tokens:
-                    answer.kept[delta.index] = []
+                    answer.kept[delta.index] = _Kept()
             else:
-                kept.append(delta)
-                if has_ended or sum(len(one.tokens) for one in kept) >= MOST_TOKENS:
-                    told.append(joined(kept))
-                    kept.clear()
+                kept.add(delta)
+                if has_ended or kept.num_tokens >= MOST_TOKENS:
+                    told.append(kept.take())
             answer.num_unended -= has_ended
             if not answer.num_unended:
                 del self._answers[delta.request_id]
