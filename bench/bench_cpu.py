@@ -17,6 +17,7 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import get_args
 
 from cpu_report import OURS, Evidence, calm, describe_machine, table
 from cpu_workloads import MEMORY, START, WORKLOADS
@@ -27,6 +28,7 @@ from shape_bench import ShapeBench
 from shape_models import model_names
 from turns import Turns
 
+from trivium.models.weight_form import FormWish
 from trivium.platform.cpu import usable_threads
 from trivium.store import DEFAULT_MODEL, ModelStore
 
@@ -49,7 +51,7 @@ def main() -> int:
         help="cpu: seconds of processor time, for a machine that others use too; says something with --threads 1",
     )
     parser.add_argument("--mask", choices=list(BEST_WITHOUT))
-    parser.add_argument("--weight-form", help="of ours; default: what the engine takes")
+    parser.add_argument("--weight-form", choices=get_args(FormWish), help="of ours; default: what the engine takes")
     parser.add_argument(
         "--shapes", nargs="+", choices=model_names(), metavar="SHAPE", help=f"some of {', '.join(model_names())}"
     )

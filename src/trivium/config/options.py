@@ -85,8 +85,9 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             " each, one scale a row: faster prompts and batches, slower single tokens where that is more bytes; mixed: rows"
             " where that is no more bytes; units: as mixed, and Q4_K, Q5_K and Q6_K rounded to bytes as they are multiplied,"
             " one scale for 256 columns: faster prompts and batches; short: bfloat16 in 12.2 bits, none of which is lost: faster"
-            " single tokens; int8: rows, and float weights too, which are rounded for it; auto: short for bfloat16 (with AVX2 or AVX-512; not with AMX); else units with AVX-512 VNNI or AMX, else mixed; or"
-            " rows where they take at most 256 MiB and the processor sums products of bytes (AVX-512 VNNI, AMX, NEON)"
+            " single tokens; int8: rows, and float weights too, which are rounded for it; auto: short for bfloat16 (with AVX2"
+            " or AVX-512; not with AMX); else units with AVX-512 VNNI or AMX, else mixed; or rows where they take at most 256 MiB"
+            " and the processor sums products of bytes (AVX-512 VNNI, AMX, NEON)"
         ),
     ] = "auto"
     strict: Annotated[

@@ -30,7 +30,6 @@ class Rows:
         self.tables = [np.full((max_rows, max_blocks), OUT_OF_WINDOW, dtype=np.int32) for _ in kv.groups]
         self.held: set[int] = set()
         self.drawn = torch.zeros(max_rows, dtype=torch.int64, device=device)
-        self._drawn_here = self.drawn.numpy() if device.type == "cpu" else None
         self.num_unknown = 0  # tokens that only the device knows
 
     @property
@@ -53,10 +52,7 @@ class Rows:
 
     def put_drawn(self, chosen: Tensor) -> None:
         """int64 [M], negative where a row failed; it goes on with some token until the host hears of that."""
-        if self._drawn_here is not None:  # an op of torch takes ten times as long
-            np.maximum(chosen.numpy(), 0, out=self._drawn_here[: len(chosen)])
-        else:
-            torch.clamp(chosen, min=0, out=self.drawn[: len(chosen)])
+        torch.clamp(chosen, min=0, out=self.drawn[: len(chosen)])
 
     def expect(self, rows: np.ndarray) -> np.ndarray:
         """Appends to each of some rows, int64 [M], its token of `drawn`, in their order. Returns where it stands."""
