@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SMALLEST_BYTES = 1 << 20  # less is the allocator's
+SMALLEST_BYTES = 128 << 10  # less stays with the allocator, as glibc's does by default
 PAGE_BYTES, LINE_BYTES = 4096, 64
 
 
