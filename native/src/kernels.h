@@ -22,6 +22,21 @@ enum class Held : uint8_t { nothing, summand, silu_gate, gelu_tanh_gate };
 constexpr Held gate_of(Activation a) { return a == Activation::silu ? Held::silu_gate : Held::gelu_tanh_gate; }
 constexpr bool is_gate(Held held) { return held == Held::silu_gate || held == Held::gelu_tanh_gate; }
 
+struct WeightBytes {
+    const uint8_t* data = nullptr;
+    int64_t num_bytes = 0;
+};
+
+// What a worker multiplies after a part of a layer.
+class Following {
+public:
+    // Where it begins. It may be settled by the first question: the later that comes, the better do workers end together.
+    virtual WeightBytes weights() = 0;
+
+protected:
+    ~Following() = default;
+};
+
 // Tiles of a linear layer on packed weights: out[m][n] = x[m] . weight[n] + bias[n], joined with what `out` holds. The rows
 // of x come beside it, in the form that weights of the type are multiplied with.
 struct LinearPart {
@@ -33,6 +48,14 @@ struct LinearPart {
     float* out;         // out[m][n] at m * out_stride + n
     int64_t out_stride;
     Held held;  // by `out`
+    Following* following = nullptr;
+
+    // For a pass over its tiles that is not the last one: they follow themselves.
+    LinearPart without_following() const {
+        LinearPart part = *this;
+        part.following = nullptr;
+        return part;
+    }
 };
 
 // Elements of a KV cache.

@@ -47,7 +47,7 @@ int64_t columns_of(const WeightTensor& weight) {
 class Portions {
 public:
     Portions(int64_t num_tiles, int num_threads)
-        : left_(num_tiles), num_threads_(num_threads), fewest_(ceil_div(num_tiles, last_portions * num_threads)) {}
+        : left_(num_tiles), num_threads_(num_threads), fewest_(2 * ceil_div(num_tiles, 2 * last_portions * num_threads)) {}
 
     int64_t take(int64_t most) {
         const int64_t share = num_threads_ == 1 ? left_ : ceil_div(3 * left_, 4 * num_threads_);
@@ -64,7 +64,7 @@ public:
     }
 
 private:
-    static constexpr int64_t last_portions = 16, most_pairs = 16;
+    static constexpr int64_t last_portions = 64, most_pairs = 16;
 
     int64_t left_;
     const int num_threads_;
@@ -74,10 +74,42 @@ private:
 // By a thread that waits: half of a second-level cache of 1 MiB.
 constexpr int64_t most_bytes_fetched = 512 << 10;
 
+WeightBytes bytes_of(const LinearPart& part) {
+    const int64_t tile_bytes = packed_tile_bytes(part.weight.type, part.weight.columns);
+    return {part.weight.data + part.first_tile * tile_bytes, (part.last_tile - part.first_tile) * tile_bytes};
+}
+
+class FollowingPart final : public Following {
+public:
+    explicit FollowingPart(const LinearPart& part) : part_(part) {}
+    WeightBytes weights() override { return bytes_of(part_); }
+
+private:
+    const LinearPart& part_;
+};
+
 // Floats of one worker: a row, and its bytes.
 int64_t turned_tile_scratch(int64_t columns) { return columns + ceil_div(columns, 4); }
 
 }  // namespace
+
+// The worker's next task of a call of packed_linears; after the last one the first of the layers that come.
+class Ops::FollowingTask final : public Following {
+public:
+    FollowingTask(Ops& ops, int worker) : ops_(ops), worker_(worker) {}
+
+    WeightBytes weights() override {
+        const int64_t next = ops_.pool_.take_ahead(worker_);
+        if (next != ThreadPool::none) return ops_.weights_of(ops_.linear_tasks_[static_cast<size_t>(next)]);
+        const size_t worker = static_cast<size_t>(worker_);
+        const std::vector<WeightBytes>& coming = ops_.after_next_layers_.parts;
+        return worker < coming.size() ? coming[worker] : WeightBytes();
+    }
+
+private:
+    Ops& ops_;
+    const int worker_;
+};
 
 Ops::Ops(const Kernels& kernels, int num_threads)
     : kernels_(kernels), pool_(num_threads), scratch_(static_cast<size_t>(std::max(1, num_threads))) {}
@@ -289,48 +321,69 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
     rows_of_x.columns = columns;
     for (const PackedLayer& layer : layers)
         prepare(x.as<const float>(), x.strides[0], num_x, norm, packed_type_of(layer.packed), rows_of_x);
-    int64_t all_tiles = 0;
-    for (const PackedLayer& layer : layers) all_tiles += packed_tiles(layer.out.shape[1]);
-    Portions portions(all_tiles, pool_.num_threads());
-    const auto part_of = [&](const PackedLayer& layer, int64_t first, int64_t last) -> LinearPart {
-        const int64_t rows = layer.out.shape[1];
+    linear_layers_.clear();
+    int64_t all_tiles = 0, scratch_bytes = 0;
+    for (const PackedLayer& layer : layers) {
+        const int64_t rows = layer.out.shape[1], num_tiles = packed_tiles(rows);
         const PackedMatrix matrix = {packed_type_of(layer.packed), layer.packed.tensor.as<const uint8_t>(), rows, columns};
         const float* const bias = layer.bias ? layer.bias->as<const float>() : nullptr;
-        const int64_t last_tile = std::min(packed_tiles(rows), last);
-        return {num_x, matrix, first, last_tile, bias, layer.out.as<float>(), layer.out.strides[0], layer.held};
-    };
-    int64_t scratch_bytes = 0;
-    linear_tasks_.clear();
-    for (size_t i = 0; i < layers.size(); ++i) {
-        const PackedLayer& layer = layers[i];
-        const bool gates = i + 1 < layers.size() && is_gate(layers[i + 1].held);
-        const int64_t num_tiles = packed_tiles(layer.out.shape[1]);
-        for (int64_t first = 0, together; first < num_tiles; first += together) {
-            together = gates ? portions.take_pairs(num_tiles - first) : portions.take(num_tiles - first);
-            LinearTask task = {part_of(layer, first, first + together), {}};
-            if (gates) task.gated = part_of(layers[i + 1], first, first + together);
-            linear_tasks_.push_back(task);
-        }
-        scratch_bytes = std::max(scratch_bytes, linear_scratch(part_of(layer, 0, 0).weight));
-        if (gates) scratch_bytes = std::max(scratch_bytes, linear_scratch(part_of(layers[++i], 0, 0).weight));
+        linear_layers_.push_back({num_x, matrix, 0, num_tiles, bias, layer.out.as<float>(), layer.out.strides[0], layer.held});
+        scratch_bytes = std::max(scratch_bytes, linear_scratch(matrix));
+        all_tiles += num_tiles;
     }
+    cut_linear_tasks(all_tiles);
     const std::vector<float*> scratch = this->scratch(ceil_div(scratch_bytes, 4));
     fetch(after_next_layers_);
-    after_next_layers_.parts.clear();
     pool_.run(static_cast<int64_t>(linear_tasks_.size()), [&](int64_t i, int worker) {
         const LinearTask& task = linear_tasks_[static_cast<size_t>(i)];
-        multiply(task.part, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
-        if (task.gated) multiply(*task.gated, rows_of_x, 0, scratch[static_cast<size_t>(worker)]);
+        float* const memory = scratch[static_cast<size_t>(worker)];
+        FollowingTask next_task(*this, worker);
+        LinearPart part = tiles_of(task, task.layer);
+        if (!has_gates(task.layer)) {
+            part.following = &next_task;
+            return multiply(part, rows_of_x, 0, memory);
+        }
+        LinearPart gated = tiles_of(task, task.layer + 1);
+        FollowingPart then(gated);
+        part.following = &then;
+        gated.following = &next_task;
+        multiply(part, rows_of_x, 0, memory);
+        multiply(gated, rows_of_x, 0, memory);
     });
+    after_next_layers_.parts.clear();
+}
+
+void Ops::cut_linear_tasks(int64_t all_tiles) {
+    Portions portions(all_tiles, pool_.num_threads());
+    linear_tasks_.clear();
+    for (int32_t i = 0; i < std::ssize(linear_layers_); i += has_gates(i) ? 2 : 1) {
+        const int64_t num_tiles = linear_layers_[static_cast<size_t>(i)].last_tile;
+        for (int64_t first = 0, together; first < num_tiles; first += together) {
+            together = has_gates(i) ? portions.take_pairs(num_tiles - first) : portions.take(num_tiles - first);
+            linear_tasks_.push_back({i, static_cast<int32_t>(first), static_cast<int32_t>(first + together)});
+        }
+    }
+}
+
+WeightBytes Ops::weights_of(const LinearTask& task) const { return bytes_of(tiles_of(task, task.layer)); }
+
+bool Ops::has_gates(int32_t layer) const {
+    const size_t next = static_cast<size_t>(layer) + 1;
+    return next < linear_layers_.size() && is_gate(linear_layers_[next].held);
+}
+
+LinearPart Ops::tiles_of(const LinearTask& task, int32_t layer) const {
+    LinearPart part = linear_layers_[static_cast<size_t>(layer)];
+    part.first_tile = task.first_tile;
+    part.last_tile = task.last_tile;
+    return part;
 }
 
 FirstWeights Ops::first_weights() const {
     FirstWeights first;
     for (size_t i = 0; i < std::min(linear_tasks_.size(), static_cast<size_t>(pool_.num_threads())); ++i) {
-        const LinearPart& part = linear_tasks_[i].part;
-        const int64_t tile_bytes = packed_tile_bytes(part.weight.type, part.weight.columns);
-        const int64_t num_bytes = std::min(most_bytes_fetched, (part.last_tile - part.first_tile) * tile_bytes);
-        first.parts.push_back({part.weight.data + part.first_tile * tile_bytes, num_bytes});
+        const WeightBytes weights = weights_of(linear_tasks_[i]);
+        first.parts.push_back({weights.data, std::min(most_bytes_fetched, weights.num_bytes)});
     }
     return first;
 }

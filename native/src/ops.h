@@ -84,11 +84,7 @@ struct Activations {
 
 // A part of some layers' weights for each thread.
 struct FirstWeights {
-    struct Part {
-        const uint8_t* data;
-        int64_t num_bytes;
-    };
-    std::vector<Part> parts;
+    std::vector<WeightBytes> parts;
 };
 
 // Experts' packed matrices, one after the other.
@@ -166,6 +162,11 @@ private:
     // Of rows of x from `first_row` on. `scratch`: linear_scratch(weight) bytes of the worker.
     void multiply(const LinearPart& part, const Activations& x, int64_t first_row, void* scratch) const;
     int64_t linear_scratch(const PackedMatrix& weight) const;
+    struct LinearTask;
+    void cut_linear_tasks(int64_t all_tiles);
+    bool has_gates(int32_t layer) const;  // of `linear_layers_`: are its outputs gates
+    LinearPart tiles_of(const LinearTask& task, int32_t layer) const;
+    WeightBytes weights_of(const LinearTask& task) const;
     // The rows of `from` that pairs of a token and a choice need, in the order of `pairs`.
     Activations gathered(const Activations& from, const std::vector<int64_t>& pairs, int64_t choices);
     void attend(const Attention& attention, int64_t key_heads);  // all of attention_rows_
@@ -181,11 +182,12 @@ private:
     std::vector<Buffer> scratch_;
     Buffer quantized_x_[2], turned_x_;  // as Activations has them
     Buffer laid_x_[3];  // by the float type of the weights
-    // Tiles of a layer, and those of the layer whose gates their outputs are.
+    class FollowingTask;
+    // Tiles of a layer, and the same of the next one, if their outputs are its gates. All threads read all tasks, so they are short.
     struct LinearTask {
-        LinearPart part;
-        std::optional<LinearPart> gated;
+        int32_t layer, first_tile, last_tile;
     };
+    std::vector<LinearPart> linear_layers_;  // of the call, whole
     std::vector<LinearTask> linear_tasks_;
     FirstWeights after_next_layers_;
     std::vector<AttentionRow> attention_rows_;

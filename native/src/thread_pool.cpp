@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -9,8 +11,6 @@
 namespace trivium {
 
 namespace {
-
-constexpr int64_t closed = int64_t{1} << 32;
 
 // A helper looks for the next call this often before it sleeps: about a hundred microseconds, longer than between two
 // ops of a model, so that decoding keeps its helpers awake and an idle engine burns nothing.
@@ -44,11 +44,21 @@ bool ThreadPool::Fetched::fetch_some() {
 }
 
 void ThreadPool::fetch_while_waiting(int worker, const void* memory, int64_t num_bytes) {
-    fetched_[static_cast<size_t>(worker)].set(memory, num_bytes);
+    workers_[static_cast<size_t>(worker)].fetched.set(memory, num_bytes);
+}
+
+int64_t ThreadPool::take_ahead(int worker) {
+    std::optional<int64_t>& next = workers_[static_cast<size_t>(worker)].next;
+    if (!next) {
+        const uint64_t taken = taken_.fetch_add(1, std::memory_order_acquire);
+        const uint64_t index = static_cast<uint32_t>(taken), count = taken >> 32;
+        next = index < count ? static_cast<int64_t>(index) : none;
+    }
+    return *next;
 }
 
 ThreadPool::ThreadPool(int num_threads)
-    : gate_(-closed), fetched_(std::make_unique<Fetched[]>(static_cast<size_t>(num_threads))), owner_(getpid()) {
+    : workers_(std::make_unique<Worker[]>(static_cast<size_t>(std::max(1, num_threads)))), owner_(getpid()) {
     for (int worker = 1; worker < num_threads; ++worker) helpers_.emplace_back([this, worker] { help(worker); });
 }
 
@@ -64,27 +74,23 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run_erased(int64_t count, Erased call, const void* task) {
-    if (count <= 1 || helpers_.empty()) {
-        for (int64_t i = 0; i < count; ++i) call(task, i, 0);
-        return;
-    }
     call_ = call;
     task_ = task;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    gate_.store(0, std::memory_order_release);
-    calls_.fetch_add(1, std::memory_order_release);
-    calls_.notify_all();
-    work(0);
-    gate_.fetch_sub(closed, std::memory_order_acq_rel);
-    for (int spins = 0; gate_.load(std::memory_order_acquire) != -closed; ++spins) {
-        if (fetched_[0].fetch_some()) continue;
+    done_.store(0, std::memory_order_relaxed);
+    taken_.store(static_cast<uint64_t>(count) << 32, std::memory_order_release);
+    if (count > 1 && !helpers_.empty()) {
+        calls_.fetch_add(1, std::memory_order_release);
+        calls_.notify_all();
+    }
+    const int64_t by_others = count - work(0);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != by_others; ++spins) {
+        if (workers_[0].fetched.fetch_some()) continue;
         spins < spins_before_yield ? pause() : std::this_thread::yield();
     }
 }
 
 void ThreadPool::help(int worker) {
-    Fetched& fetched = fetched_[static_cast<size_t>(worker)];
+    Fetched& fetched = workers_[static_cast<size_t>(worker)].fetched;
     for (uint32_t seen = 0;;) {
         for (int tries = 0; calls_.load(std::memory_order_acquire) == seen; ++tries) {
             if (fetched.fetch_some()) continue;
@@ -98,25 +104,18 @@ void ThreadPool::help(int worker) {
         }
         seen = calls_.load(std::memory_order_acquire);
         if (stop_) return;
-        if (enter()) {
-            work(worker);
-            leave();
-        }
+        if (const int64_t count = work(worker)) done_.fetch_add(count, std::memory_order_release);
     }
 }
 
-void ThreadPool::work(int worker) {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(task_, i, worker);
+int64_t ThreadPool::work(int worker) {
+    std::optional<int64_t>& next = workers_[static_cast<size_t>(worker)].next;
+    for (int64_t count = 0;; ++count) {
+        const int64_t task = take_ahead(worker);
+        next.reset();
+        if (task == none) return count;
+        call_(task_, task, worker);
+    }
 }
-
-bool ThreadPool::enter() {
-    int64_t inside = gate_.load(std::memory_order_relaxed);
-    while (inside >= 0)
-        if (gate_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed))
-            return true;
-    return false;
-}
-
-void ThreadPool::leave() { gate_.fetch_sub(1, std::memory_order_release); }
 
 }  // namespace trivium

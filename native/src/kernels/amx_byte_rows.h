@@ -73,10 +73,11 @@ static void byte_rows_by_tiles(const LinearPart& task, const TurnedRows& x) {
         const int64_t end = pass + byte_rows_per_pass < task.num_x ? pass + byte_rows_per_pass : task.num_x;
         // Before each product a few lines are fetched: as many at once as a block of columns needs would keep loads waiting.
         const int64_t num_products = 2 * ((end - pass + 15) / 16) * blocks_of_columns;
+        const LinearPart part = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile; t += 2) {
             const int64_t num_tiles = task.last_tile - t < 2 ? 1 : 2;
-            const int64_t num_next = task.last_tile - t - num_tiles < 2 ? task.last_tile - t - num_tiles : 2;
-            NextTile next(task.weight.data + (t + num_tiles) * tile_bytes, num_next * tile_bytes, num_products);
+            const uint8_t* const after = task.weight.data + (t + num_tiles) * tile_bytes;
+            NextTile next = NextTile::after_this(part, tile_bytes, after, 2 * tile_bytes, num_products);
             int64_t done = pass;
             for (; done + 32 <= end; done += 32) byte_tile_outputs<2>(task, x, t, num_tiles, done, done, next);
             while (done < end) {

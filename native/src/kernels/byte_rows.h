@@ -110,20 +110,20 @@ static void byte_rows_by_vectors(const LinearPart& task, const TurnedRows& x) {
     const int64_t columns = task.weight.columns, tile_bytes = byte_rows_tile_bytes(columns);
     const int64_t fitting = byte_rows_block_bytes / columns / byte_rows_together * byte_rows_together;
     const int64_t block = fitting > byte_rows_block_rows ? fitting : byte_rows_block_rows;
-    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         const int64_t passes = (end - begin + byte_rows_together - 1) / byte_rows_together * tile_parts;
+        const LinearPart pass = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile;) {
             // Few rows are bound by reading, which goes faster through one tile after the other.
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
             const bool alone = are_few || t + byte_tiles_together > task.last_tile;
             const int64_t after = t + (alone ? 1 : byte_tiles_together);
-            const int64_t left = task.last_tile - after, next_tiles = left < byte_tiles_together ? left : byte_tiles_together;
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const int64_t num_steps = passes * columns / packed_group_columns;
-            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, num_steps)
-                                    : NextTile(task.weight.data + after * tile_bytes, next_tiles * tile_bytes, num_steps);
+            NextTile next = are_few ? NextTile::ahead_of(pass, tile_bytes, tile, num_steps)
+                                    : NextTile::after_this(pass, tile_bytes, task.weight.data + after * tile_bytes,
+                                                           byte_tiles_together * tile_bytes, num_steps);
             alone ? multiply_byte_block<1>(task, x, t, begin, end, next)
                   : multiply_byte_block<byte_tiles_together>(task, x, t, begin, end, next);
             t = after;

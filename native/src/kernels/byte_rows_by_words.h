@@ -94,13 +94,14 @@ static void byte_rows_by_words(const LinearPart& task, const TurnedRows& x, int1
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         for (int64_t m = begin; m < end; ++m) widen_row(x.q + m * x.stride, columns, scratch + (m - begin) * columns);
         const int64_t passes = (end - begin + word_rows_together - 1) / word_rows_together;
+        const LinearPart pass = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile;) {
             const bool is_alone = t + word_tiles_together > task.last_tile;
-            const int64_t after = t + (is_alone ? 1 : word_tiles_together), left = task.last_tile - after;
-            const int64_t next_tiles = left < word_tiles_together ? left : word_tiles_together;
-            const bool fetches = end - begin >= fewest_rows_to_fetch_for;
-            NextTile next(task.weight.data + after * tile_bytes, fetches ? next_tiles * tile_bytes : 0,
-                          passes * columns / packed_group_columns);
+            const int64_t after = t + (is_alone ? 1 : word_tiles_together), num_steps = passes * columns / packed_group_columns;
+            NextTile next;
+            if (end - begin >= fewest_rows_to_fetch_for)
+                next = NextTile::after_this(pass, tile_bytes, task.weight.data + after * tile_bytes,
+                                            word_tiles_together * tile_bytes, num_steps);
             is_alone ? multiply_word_block<tile_parts>(task, x, scratch, t, begin, end, next)
                      : multiply_word_block<2>(task, x, scratch, t, begin, end, next);
             t = after;

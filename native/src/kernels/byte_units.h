@@ -118,11 +118,10 @@ template <WeightType type, int num_x>
 template <WeightType type>
 static void units_of_few_rows(const LinearPart& task, const QuantizedRows& x) {
     const int64_t tile_bytes = packed_tile_bytes(type, x.columns), num_groups = x.columns / packed_group_columns;
-    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     with_constant<unit_rows_together>(static_cast<int>(task.num_x), [&]<int num_x>() {
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
-            NextTile next = NextTile::ahead_of(tile, tile_bytes, end_of_tiles, num_groups);
+            NextTile next = NextTile::ahead_of(task, tile_bytes, tile, num_groups);
             multiply_few_rows<type, num_x>(task, x, tile, t * packed_tile_rows, next);
         }
     });
@@ -418,10 +417,11 @@ static void units_of_many_rows(const LinearPart& task, const QuantizedRows& x, v
         const QuantizedRows rows = x.from_row(begin);
         scratch.lay(rows, num_x);
         // What is made ready after the unit u of tile t: the next one, or the first of a tile.
-        const auto after = [&](int64_t t, int64_t u) -> NextTile {
+        const LinearPart last_pass = pass + 1 < num_passes ? task.without_following() : task;
+        const auto after = [&](int64_t t, int64_t u) {
             const int64_t tile = u + 1 < num_units ? t : t + unit_tiles_together, unit = (u + 1) % num_units;
             const uint8_t* const data = task.weight.data + tile * tile_bytes + unit * U::bytes;
-            return {data, tile < task.last_tile ? U::bytes : 0, (num_x + 31) / 32};
+            return NextTile::after_this(last_pass, tile_bytes, data, U::bytes, (num_x + 31) / 32);
         };
         for (int64_t t = task.first_tile; t < task.last_tile; t += unit_tiles_together) {
             const int num_tiles = task.last_tile - t < unit_tiles_together ? 1 : unit_tiles_together;

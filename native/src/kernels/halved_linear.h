@@ -14,12 +14,6 @@
 
 namespace trivium::TRIVIUM_ISA {
 
-// Processors of AMD have two units that multiply vectors and two more that add them; in those of Intel the same two do both.
-static bool adds_beside_products() {
-    static const bool by_amd = __builtin_cpu_is("amd");
-    return by_amd;
-}
-
 // With fewer rows, making a tile ready costs more than it saves.
 constexpr int64_t fewest_halved_rows = 24;
 // Rows of x that meet a slice of weights together: as many as there are registers for their sums. Of some of them the
@@ -271,9 +265,10 @@ static void packed_linear_by_halves(const LinearPart& task, const QuantizedRows&
             });
         };
         for_rows([&](const auto& rows, int64_t first) { rows.lay(x.from_row(first)); });
+        const LinearPart pass = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
-            NextTile next(tile + tile_bytes, t + 1 < task.last_tile ? tile_bytes : 0, passes * num_groups);
+            NextTile next = NextTile::after_this(pass, tile_bytes, tile + tile_bytes, tile_bytes, passes * num_groups);
             weight.make(tile, x.num_units());
             for_rows([&](const auto& rows, int64_t first) {
                 multiply_halved(task, rows, weight, t * packed_tile_rows, first, next);

@@ -152,16 +152,15 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
     const int64_t fitting = packed_block_bytes / columns / packed_rows_together * packed_rows_together;
     const int64_t block = fitting > packed_block_rows ? fitting : packed_block_rows;
     const int64_t num_groups = columns / packed_group_columns;
-    const uint8_t* const end_of_tiles = task.weight.data + task.last_tile * tile_bytes;
     for (int64_t begin = 0; begin < task.num_x; begin += block) {
         const int64_t end = begin + block < task.num_x ? begin + block : task.num_x;
         const int64_t passes = (end - begin + packed_rows_together - 1) / packed_rows_together * tile_parts;
+        const LinearPart pass = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
-            const int64_t num_steps = passes * num_groups, next_bytes = t + 1 < task.last_tile ? tile_bytes : 0;
-            NextTile next = are_few ? NextTile::ahead_of(tile, tile_bytes, end_of_tiles, num_groups)
-                                    : NextTile(tile + tile_bytes, next_bytes, num_steps);
+            NextTile next = are_few ? NextTile::ahead_of(pass, tile_bytes, tile, num_groups)
+                                    : NextTile::after_this(pass, tile_bytes, tile + tile_bytes, tile_bytes, passes * num_groups);
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)
                     multiply_row<type>(task, x.from_row(first), tile, t * packed_tile_rows, first, next);

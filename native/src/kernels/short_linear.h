@@ -65,7 +65,7 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
     const int64_t num_groups = (rows + float_rows_together - 1) / float_rows_together;
     NextTile ahead;
     const auto tile = [&](int64_t t) { return task.weight.data + t * tile_bytes; };
-    if (is_ahead) ahead = NextTile::ahead_of(tile(first_tile), tile_bytes, tile(task.last_tile), num_slices);
+    if (is_ahead) ahead = NextTile::ahead_of(task, tile_bytes, tile(first_tile), num_slices);
     const int64_t chunk_slices = is_ahead ? 2 : short_chunk_slices;
     for (int64_t first = 0; first < num_slices; first += chunk_slices) {
         ShortChunk<parts_of_step> chunk;
@@ -74,12 +74,13 @@ static void multiply_short_tiles(const LinearPart& task, const uint32_t* all_x, 
         for (int64_t t = 0; t < num_tiles; ++t) {
             slices[t].expand(chunk.num_slices, scratch.slices[t], ahead);
             if (is_ahead) continue;
-            const int64_t next_tile = first_tile + num_tiles + t, chunk_bytes = short_chunk_slices * ShortLayout::slice_bytes;
+            const int64_t chunk_bytes = short_chunk_slices * ShortLayout::slice_bytes;
             const int64_t num_steps = num_groups * chunk.num_slices * num_parts / parts_of_step;
             if (first + chunk.num_slices < num_slices)
                 following[t] = NextTile(slices[t].next(), chunk_bytes, num_steps);
-            else if (next_tile < task.last_tile)  // and its tables
-                following[t] = NextTile(tile(next_tile), chunk_bytes + ShortLayout::slice_bytes, num_steps);
+            else  // and its tables
+                following[t] = NextTile::after_this(task, tile_bytes, tile(first_tile + num_tiles + t),
+                                                    chunk_bytes + ShortLayout::slice_bytes, num_steps);
         }
         for (int64_t step = 0; step < num_parts / parts_of_step; ++step) {
             for (int64_t p = 0; p < parts_of_step; ++p) {
@@ -105,11 +106,12 @@ static void short_linear_by_vectors(const LinearPart& task, const uint32_t* x, S
     const int64_t together = task.num_x > rows_fetched_ahead ? short_tiles_together : 1;
     for (int64_t first_x = 0; first_x < task.num_x; first_x += short_pass_rows) {
         const int64_t rows = task.num_x - first_x < short_pass_rows ? task.num_x - first_x : short_pass_rows;
+        const LinearPart pass = first_x + rows < task.num_x ? task.without_following() : task;
         int64_t tile = task.first_tile;
         if (together > 1)
             for (; tile + together <= task.last_tile; tile += together)
-                multiply_short_tiles<short_tiles_together>(task, x, tile, first_x, rows, scratch);
-        for (; tile < task.last_tile; ++tile) multiply_short_tiles<1>(task, x, tile, first_x, rows, scratch);
+                multiply_short_tiles<short_tiles_together>(pass, x, tile, first_x, rows, scratch);
+        for (; tile < task.last_tile; ++tile) multiply_short_tiles<1>(pass, x, tile, first_x, rows, scratch);
     }
 }
 
