@@ -272,31 +272,28 @@ void Ops::attend(const Attention& attention, int64_t key_heads) {
         part.last_tile = piece.last_tile;
         return part;
     };
-    // A thread takes its next piece before it computes one, so that it knows what to fetch meanwhile. But the first piece of each
-    // thread and the last ones are for whoever is free: else one would wait with two while others have none.
-    const int64_t num_pieces = std::ssize(pieces), num_first = std::min<int64_t>(num_pieces, pool_.num_threads());
-    std::atomic<int64_t> num_taken = num_first;
-    pool_.run(num_first, [&](int64_t first, int worker) {
-        bool is_fetched = false;
-        for (int64_t i = first, after; i < num_pieces; i = after) {
-            const bool knows_next = num_taken + num_first < num_pieces;
-            after = knows_next ? num_taken++ : num_pieces;
-            AttentionPart part = part_of(pieces[i]), next;
-            part.scratch = scratch[worker];
-            part.is_fetched = is_fetched;
-            if (after < num_pieces) {
-                next = part_of(pieces[after]);
+    // A thread takes its next piece before it computes one, so that it knows what to fetch meanwhile. But the last ones are for
+    // whoever is free: else one would wait with two while others have none.
+    fetched_pieces_.assign(static_cast<size_t>(pool_.num_threads()), {});
+    const int64_t num_pieces = std::ssize(pieces), num_last = 2 * pool_.num_threads();
+    pool_.run(num_pieces, [&](int64_t i, int worker) {
+        AttentionPart part = part_of(pieces[i]), next;
+        part.scratch = scratch[worker];
+        int64_t& fetched = fetched_pieces_[worker].index;
+        part.is_fetched = fetched == i;
+        if (i + num_last < num_pieces) {
+            fetched = pool_.take_ahead(worker);
+            if (fetched != ThreadPool::none) {
+                next = part_of(pieces[fetched]);
                 part.next = &next;
             }
-            kernels_.attention.attend(attention, part);
-            is_fetched = knows_next;
-            if (!knows_next) after = num_taken++;
-            // Whoever finishes a part last merges its tiles.
-            AttentionPart whole = attention_parts_[pieces[i].part];
-            whole.scratch = part.scratch;
-            if (left[pieces[i].part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
-                kernels_.attention.merge(attention, whole);
         }
+        kernels_.attention.attend(attention, part);
+        // Whoever finishes a part last merges its tiles.
+        AttentionPart whole = attention_parts_[pieces[i].part];
+        whole.scratch = part.scratch;
+        if (left[pieces[i].part].fetch_sub(1, std::memory_order_acq_rel) == 1 && whole.results)
+            kernels_.attention.merge(attention, whole);
     });
 }
 

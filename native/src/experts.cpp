@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "following.h"
 #include "ops.h"
 
 namespace trivium {
@@ -198,9 +199,16 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
     const std::vector<Task> wide_tasks = tasks_of(groups, packed_tiles(wide), pool_.num_threads());
     pool_.run(static_cast<int64_t>(wide_tasks.size()), [&](int64_t i, int worker) {
         const Task& task = wide_tasks[static_cast<size_t>(i)];
-        multiply(part_of(task, gate, gated), inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
-        multiply(part_of(task, up, gated, gate_of(activation)), inputs, task.group->first,
-                 scratch[static_cast<size_t>(worker)]);
+        const auto weights_of_task = [&](int64_t next) {
+            return next == ThreadPool::none ? WeightBytes() : bytes_of(part_of(wide_tasks[static_cast<size_t>(next)], gate, gated));
+        };
+        FollowingTask next_task(pool_, worker, weights_of_task);
+        LinearPart part = part_of(task, gate, gated), gated_part = part_of(task, up, gated, gate_of(activation));
+        FollowingPart then(gated_part);
+        part.following = &then;
+        gated_part.following = &next_task;
+        for (const LinearPart* each : {&part, &gated_part})
+            multiply(*each, inputs, task.group->first, scratch[static_cast<size_t>(worker)]);
     });
 
     const Activations middle = prepared(gated, wide, num_pairs, wide, {down.type});
@@ -208,7 +216,13 @@ void Ops::experts(const Tensor& x, const Tensor& ids, const Tensor& shares, cons
     const std::vector<Task> hidden_tasks = tasks_of(groups, packed_tiles(hidden), pool_.num_threads());
     pool_.run(static_cast<int64_t>(hidden_tasks.size()), [&](int64_t i, int worker) {
         const Task& task = hidden_tasks[static_cast<size_t>(i)];
-        multiply(part_of(task, down, results), middle, task.group->first, scratch[static_cast<size_t>(worker)]);
+        const auto weights_of_task = [&](int64_t next) {
+            return next == ThreadPool::none ? WeightBytes() : bytes_of(part_of(hidden_tasks[static_cast<size_t>(next)], down, results));
+        };
+        FollowingTask next_task(pool_, worker, weights_of_task);
+        LinearPart part = part_of(task, down, results);
+        part.following = &next_task;
+        multiply(part, middle, task.group->first, scratch[static_cast<size_t>(worker)]);
     });
 
     // In the order of expert ids, so that a token's sum does not depend on the other tokens or on the order of its choices.

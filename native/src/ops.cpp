@@ -9,6 +9,7 @@
 
 #include "checks.h"
 #include "checksum.h"
+#include "following.h"
 
 namespace trivium {
 
@@ -74,42 +75,10 @@ private:
 // By a thread that waits: half of a second-level cache of 1 MiB.
 constexpr int64_t most_bytes_fetched = 512 << 10;
 
-WeightBytes bytes_of(const LinearPart& part) {
-    const int64_t tile_bytes = packed_tile_bytes(part.weight.type, part.weight.columns);
-    return {part.weight.data + part.first_tile * tile_bytes, (part.last_tile - part.first_tile) * tile_bytes};
-}
-
-class FollowingPart final : public Following {
-public:
-    explicit FollowingPart(const LinearPart& part) : part_(part) {}
-    WeightBytes weights() override { return bytes_of(part_); }
-
-private:
-    const LinearPart& part_;
-};
-
 // Floats of one worker: a row, and its bytes.
 int64_t turned_tile_scratch(int64_t columns) { return columns + ceil_div(columns, 4); }
 
 }  // namespace
-
-// The worker's next task of a call of packed_linears; after the last one the first of the layers that come.
-class Ops::FollowingTask final : public Following {
-public:
-    FollowingTask(Ops& ops, int worker) : ops_(ops), worker_(worker) {}
-
-    WeightBytes weights() override {
-        const int64_t next = ops_.pool_.take_ahead(worker_);
-        if (next != ThreadPool::none) return ops_.weights_of(ops_.linear_tasks_[static_cast<size_t>(next)]);
-        const size_t worker = static_cast<size_t>(worker_);
-        const std::vector<WeightBytes>& coming = ops_.after_next_layers_.parts;
-        return worker < coming.size() ? coming[worker] : WeightBytes();
-    }
-
-private:
-    Ops& ops_;
-    const int worker_;
-};
 
 Ops::Ops(const Kernels& kernels, int num_threads)
     : kernels_(kernels), pool_(num_threads), scratch_(static_cast<size_t>(std::max(1, num_threads))) {}
@@ -337,7 +306,13 @@ void Ops::packed_linears(const Tensor& x, const std::optional<RowNorm>& norm, co
     pool_.run(static_cast<int64_t>(linear_tasks_.size()), [&](int64_t i, int worker) {
         const LinearTask& task = linear_tasks_[static_cast<size_t>(i)];
         float* const memory = scratch[static_cast<size_t>(worker)];
-        FollowingTask next_task(*this, worker);
+        // After the last task come the first weights of the layers after these.
+        const auto weights_of_task = [&](int64_t next) {
+            if (next != ThreadPool::none) return weights_of(linear_tasks_[static_cast<size_t>(next)]);
+            const std::vector<WeightBytes>& coming = after_next_layers_.parts;
+            return worker < std::ssize(coming) ? coming[static_cast<size_t>(worker)] : WeightBytes();
+        };
+        FollowingTask next_task(pool_, worker, weights_of_task);
         LinearPart part = tiles_of(task, task.layer);
         if (!has_gates(task.layer)) {
             part.following = &next_task;

@@ -182,7 +182,6 @@ private:
     std::vector<Buffer> scratch_;
     Buffer quantized_x_[2], turned_x_;  // as Activations has them
     Buffer laid_x_[3];  // by the float type of the weights
-    class FollowingTask;
     // Tiles of a layer, and the same of the next one, if their outputs are its gates. All threads read all tasks, so they are short.
     struct LinearTask {
         int32_t layer, first_tile, last_tile;
@@ -192,6 +191,10 @@ private:
     FirstWeights after_next_layers_;
     std::vector<AttentionRow> attention_rows_;
     std::vector<AttentionPart> attention_parts_;
+    struct alignas(64) FetchedPiece {
+        int64_t index = ThreadPool::none;
+    };
+    std::vector<FetchedPiece> fetched_pieces_;  // of attention, by worker
     Buffer attention_results_;
     Buffer text_keys_, text_values_;
     std::vector<SampleScratch> sample_scratch_;  // one for each worker

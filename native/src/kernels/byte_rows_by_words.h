@@ -102,6 +102,8 @@ static void byte_rows_by_words(const LinearPart& task, const TurnedRows& x, int1
             if (end - begin >= fewest_rows_to_fetch_for)
                 next = NextTile::after_this(pass, tile_bytes, task.weight.data + after * tile_bytes,
                                             word_tiles_together * tile_bytes, num_steps);
+            else if (word_tiles_together == 1)  // of two tiles beside each other the processor reads ahead itself
+                next = NextTile::ahead_of(pass, tile_bytes, task.weight.data + t * tile_bytes, num_steps);
             is_alone ? multiply_word_block<tile_parts>(task, x, scratch, t, begin, end, next)
                      : multiply_word_block<2>(task, x, scratch, t, begin, end, next);
             t = after;
