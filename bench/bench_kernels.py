@@ -3,6 +3,7 @@
     python bench/bench_kernels.py                                   all; a line each, then those slower than the reference
     python bench/bench_kernels.py --ops linear --types Q4_1 --models smollm2 --rows 1 32
 
+Weights are multiplied as they are stored, and in each other form that the engine packs them into on that path.
 Microseconds of the least of many turns, in which providers alternate. With one thread (the default) they are of processor
 time, which other processes disturb little; with more they are of the clock on the wall. The plain C++ of `baseline` is left
 out unless asked for: torch always has vectors.
@@ -14,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -27,12 +29,15 @@ from trivium.kernels.ops import Ops
 from trivium.kernels.sample import Draws, SampleBatch
 from trivium.kernels.select import native_ops, reference_ops
 from trivium.kernels.weights import LinearWeight, QuantizedTensor
+from trivium.models.weight_form import BFLOAT16, Stored, can_be_rows
 from trivium.types.kv import INT8_SCALE_BYTES
 
 REFERENCE = "reference"
 BLOCK_SIZE = 16  # tokens, the engine's own default
 TYPES = ("Q4_1", "Q4_K", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 ROWS = (1, 16, 32, 512)
+Form = Literal["as stored", "rows", "units", "short"]  # models/weight_form.py
+FORMS: tuple[Form, ...] = get_args(Form)
 TURN_SECONDS = 0.05  # for one provider's turns on one trial, and one turn more than warming up at least
 
 
@@ -57,7 +62,7 @@ MODELS = {
 class Trial:
     op: str
     name: str
-    prepare: Callable[[Ops], Callable[[], object]]  # for a provider: what is called
+    prepare: Callable[[Ops], Callable[[], object] | None]  # for a provider: what is called; None: it does not do such
 
 
 def main() -> None:
@@ -78,8 +83,11 @@ def main() -> None:
         for trial in trials(MODELS[model], args.types, args.rows):
             if args.ops and trial.op not in args.ops:
                 continue
-            seconds = least_seconds({name: trial.prepare(ops) for name, ops in providers.items()}, clock)
-            title = f"{model:13} {trial.op:16} {trial.name:34}"
+            calls = {name: call for name, ops in providers.items() if (call := trial.prepare(ops)) is not None}
+            if len(calls) == 1:
+                continue
+            seconds = least_seconds(calls, clock)
+            title = f"{model:13} {trial.op:16} {trial.name:42}"
             cells = [f"{name} {s * 1e6:9.1f} ({seconds[REFERENCE] / s:6.2f} x)" for name, s in seconds.items()]
             print(title + "  ".join(cells[1:]) + f"  {REFERENCE} {seconds[REFERENCE] * 1e6:.1f}", flush=True)
             losers += [
@@ -112,7 +120,9 @@ def trials(model: Model, types: list[str], rows: list[int]) -> Iterator[Trial]:
             if num_in % QUANT_TYPES[type].block_elements == 0:
                 weight = quantized(random, type, num_out, num_in)
                 for count in rows if num_out < model.vocab else [1, 32]:
-                    yield linear(f"{type} {num_out}x{num_in}, {count} rows", normal(random, count, num_in), weight)
+                    x = normal(random, count, num_in)
+                    for form in FORMS:
+                        yield linear(f"{type} {form} {num_out}x{num_in}, {count} rows", x, weight, form)
         if model.hidden % QUANT_TYPES[type].block_elements == 0:
             table = quantized(random, type, 4096, model.hidden)
             for count in rows:
@@ -135,17 +145,31 @@ def layers(model: Model) -> list[tuple[int, int]]:
     return list(dict.fromkeys([*pairs, (model.hidden, model.wide), (model.vocab, model.hidden)]))
 
 
-def held(ops: Ops, weight: QuantizedTensor) -> LinearWeight:
-    """As an engine would hold it: the reference has float types expanded."""
-    if ops.packing is None and QUANT_TYPES[weight.type].block_elements == 1:
-        return dequantize(weight, torch.float32)
-    return ops.prepare(weight)
+def held(ops: Ops, weight: QuantizedTensor, form: Form) -> LinearWeight | None:
+    """As an engine would hold it: the reference has float types expanded. None: not in that form on this path."""
+    packing = ops.packing
+    if packing is None:
+        return (
+            dequantize(weight, torch.float32) if QUANT_TYPES[weight.type].block_elements == 1 else ops.prepare(weight)
+        )
+    match form:
+        case "as stored":
+            return ops.prepare(weight)
+        case "rows":
+            stored = Stored("", weight.type, tuple(weight.shape))
+            return packing.pack_as(weight, packing.rows_type) if can_be_rows(packing, stored) else None
+        case "units":
+            other = packing.units_types.get(weight.type) if packing.makes_bytes else None
+            return packing.pack_as(weight, other) if other else None
+        case "short":
+            is_short = packing.lengthens and weight.type == BFLOAT16
+            return packing.pack_as(weight, packing.short_type) if is_short else None
 
 
-def linear(name: str, x: Tensor, weight: QuantizedTensor) -> Trial:
-    def prepare(ops: Ops) -> Callable[[], object]:
-        prepared = held(ops, weight)
-        return lambda: ops.linear(x, prepared, None)
+def linear(name: str, x: Tensor, weight: QuantizedTensor, form: Form) -> Trial:
+    def prepare(ops: Ops) -> Callable[[], object] | None:
+        prepared = held(ops, weight, form)
+        return None if prepared is None else lambda: ops.linear(x, prepared, None)
 
     return Trial("linear", name, prepare)
 

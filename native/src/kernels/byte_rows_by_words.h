@@ -96,14 +96,13 @@ static void byte_rows_by_words(const LinearPart& task, const TurnedRows& x, int1
         const int64_t passes = (end - begin + word_rows_together - 1) / word_rows_together;
         const LinearPart pass = end < task.num_x ? task.without_following() : task;
         for (int64_t t = task.first_tile; t < task.last_tile;) {
-            const bool is_alone = t + word_tiles_together > task.last_tile;
+            // Few rows are bound by reading, which goes faster through one tile after the other.
+            const bool are_few = end - begin < fewest_rows_to_fetch_for, is_alone = are_few || t + word_tiles_together > task.last_tile;
             const int64_t after = t + (is_alone ? 1 : word_tiles_together), num_steps = passes * columns / packed_group_columns;
-            NextTile next;
-            if (end - begin >= fewest_rows_to_fetch_for)
-                next = NextTile::after_this(pass, tile_bytes, task.weight.data + after * tile_bytes,
-                                            word_tiles_together * tile_bytes, num_steps);
-            else if (word_tiles_together == 1)  // of two tiles beside each other the processor reads ahead itself
-                next = NextTile::ahead_of(pass, tile_bytes, task.weight.data + t * tile_bytes, num_steps);
+            const uint8_t* const tile = task.weight.data + t * tile_bytes;
+            NextTile next = are_few ? NextTile::ahead_of(pass, tile_bytes, tile, num_steps)
+                                    : NextTile::after_this(pass, tile_bytes, task.weight.data + after * tile_bytes,
+                                                           word_tiles_together * tile_bytes, num_steps);
             is_alone ? multiply_word_block<tile_parts>(task, x, scratch, t, begin, end, next)
                      : multiply_word_block<2>(task, x, scratch, t, begin, end, next);
             t = after;
