@@ -48,7 +48,7 @@ struct LinearPart {
     float* out;         // out[m][n] at m * out_stride + n
     int64_t out_stride;
     Held held;  // by `out`
-    Following* following = nullptr;
+    Following* following = nullptr;  // null: nothing that is known
 
     // For a pass over its tiles that is not the last one: they follow themselves.
     LinearPart without_following() const {

@@ -54,6 +54,10 @@ private:
         const WeightBytes next = following_->weights();
         following_ = nullptr;
         const int64_t skipped = at_ - end_;
+        if (next.num_bytes <= skipped) {
+            at_ = end_ = nullptr;
+            return;
+        }
         at_ = next.data + skipped;
         end_ = next.data + (beyond_ < next.num_bytes ? beyond_ : next.num_bytes);
     }
