@@ -24,6 +24,7 @@ class Sample:
     repeat: int
     value: float  # in the workload's unit
     others: float  # share of the machine that was busy with something else meanwhile
+    memory: float | None = None  # bytes a second that a plain loop read before and after, where that was asked for
 
 
 @dataclass
@@ -35,18 +36,16 @@ class Evidence:
     first_words: dict[str, list[int]] = field(
         default_factory=dict
     )  # what each says to one prompt: is it the same model?
-    # Bytes a second, every time they were measured, by how many bytes are read.
-    bandwidth: dict[str, list[float]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # peers that were not measured, and why
     samples: list[Sample] = field(default_factory=list)
 
     def values(self, model: str, workload: Workload, engine: str) -> dict[int, float]:
         """By repeat."""
-        return {
-            sample.repeat: sample.value
-            for sample in self.samples
-            if (sample.model, sample.workload, sample.engine) == (model, workload.name, engine)
-        }
+        return {sample.repeat: sample.value for sample in self.of(model, workload, engine)}
+
+    def of(self, model: str, workload: Workload, engine: str) -> list[Sample]:
+        wanted = model, workload.name, engine
+        return [sample for sample in self.samples if (sample.model, sample.workload, sample.engine) == wanted]
 
     def median(self, model: str, workload: Workload, engine: str) -> float | None:
         values = self.values(model, workload, engine)

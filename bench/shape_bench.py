@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from functools import partial
 from pathlib import Path
 
 from cpu_report import OURS, ratios, shown
@@ -14,7 +15,6 @@ from shape_models import MIXTURES, SHAPES, bytes_for_a_token, model_name, write_
 from turns import Turns
 
 LEAST_SHARE_OF_BANDWIDTH = 0.75
-READS = 3  # of the memory, before the engines and after them
 
 
 def _on(command: EngineCommand, model: Path) -> EngineCommand:
@@ -45,28 +45,24 @@ class ShapeBench:
                     continue
                 path = write_shape_model(shape, mixture, self._folder)
                 weight_bytes = bytes_for_a_token(shape, mixture)
-                self._read_memory(weight_bytes)
                 self._turns.run(
                     name,
                     {engine: _on(command, path) for engine, command in commands.items()},
                     [SHAPE_DECODE, SHAPE_PREFILL],
+                    read_memory=partial(read_bandwidth, weight_bytes, self._threads, self._folder),
                 )
-                self._read_memory(weight_bytes)
                 lines.append(self._line(name, weight_bytes, [engine for engine in commands if engine != OURS]))
                 print(lines[-1], flush=True)
         return "\n".join(lines)
 
-    def _read_memory(self, weight_bytes: int) -> None:
-        """Some times, before and after the engines: a host may move two cores to where they read faster, or slower."""
-        seen = self._evidence.bandwidth.setdefault(str(weight_bytes), [])
-        seen += [read_bandwidth(weight_bytes, self._threads, self._folder) for _ in range(READS)]
-
     def _line(self, model: str, weight_bytes: int, peers: list[str]) -> str:
-        ours = self._evidence.median(model, SHAPE_DECODE, OURS)
-        memory = statistics.median(self._evidence.bandwidth[str(weight_bytes)])
+        samples = [s for s in self._evidence.of(model, SHAPE_DECODE, OURS) if s.memory]
         reading = "–"
-        if ours is not None:
-            reading = f"{ours * weight_bytes / 1e9:.1f} of {memory / 1e9:.1f}, {ours * weight_bytes / memory:.0%}"
+        if samples:
+            ours = statistics.median(s.value for s in samples) * weight_bytes
+            memory = statistics.median(s.memory for s in samples)
+            shares = sorted(s.value * weight_bytes / s.memory for s in samples)
+            reading = f"{ours / 1e9:.1f} of {memory / 1e9:.1f}, {statistics.median(shares):.0%} ({shares[0]:.0%} to {shares[-1]:.0%})"
         decode, prefill = self._cells(model, SHAPE_DECODE, peers), self._cells(model, SHAPE_PREFILL, peers)
         return f"| {model} | {decode} | {reading} | {prefill} |"
 
@@ -77,4 +73,4 @@ class ShapeBench:
         if found is None:
             return " | ".join([*cells, "–"])
         each = sorted(found[1])
-        return " | ".join([*cells, f"{each[len(each) // 2]:.2f} ({each[0]:.2f} to {each[-1]:.2f})"])
+        return " | ".join([*cells, f"{statistics.median(each):.2f} ({each[0]:.2f} to {each[-1]:.2f})"])

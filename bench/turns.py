@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cpu_report import Evidence, Sample
+from cpu_report import OURS, Evidence, Sample
 from cpu_workloads import CAPITAL, Workload
 from engine_process import EngineCommand, EngineError, EngineProcess, MachineClock
 
@@ -20,9 +20,15 @@ class Turns:
         self._draw = random.Random()
 
     def run(
-        self, model: str, commands: dict[str, EngineCommand], workloads: list[Workload], last: Workload | None = None
+        self,
+        model: str,
+        commands: dict[str, EngineCommand],
+        workloads: list[Workload],
+        last: Workload | None = None,
+        read_memory: Callable[[], float] | None = None,
     ) -> None:
-        """`last` is measured once, when all others have run. The first turn of a workload warms up and is not recorded."""
+        """`last` is measured once, when all others have run. The first turn of a workload warms up and is not recorded.
+        `read_memory`: bytes a second, asked for before and after each turn of ours: a host may change it within minutes."""
         with self._started(commands) as engines:
             for engine in engines:
                 with self._turn(engine):
@@ -30,7 +36,7 @@ class Turns:
             for workload in workloads:
                 for repeat in range(-1, self._repeats):
                     for engine in engines:
-                        self._measure(model, workload, engine, repeat)
+                        self._measure(model, workload, engine, repeat, read_memory if engine.name == OURS else None)
             for engine in engines if last else ():
                 self._measure(model, last, engine, 0)
 
@@ -42,16 +48,26 @@ class Turns:
                     for engine in engines:
                         self._measure(model, workload, engine, repeat)
 
-    def _measure(self, model: str, workload: Workload, engine: EngineProcess, repeat: int) -> None:
+    def _measure(
+        self,
+        model: str,
+        workload: Workload,
+        engine: EngineProcess,
+        repeat: int,
+        read_memory: Callable[[], float] | None = None,
+    ) -> None:
         if engine.has_failed or workload.name[0] in engine.skips:
             return
+        before = read_memory() if read_memory else None
+        value = others = None
         with self._turn(engine):
             clock = MachineClock(engine)
             value = workload.measure(engine, self._draw)
-            if repeat >= 0:
-                sample = Sample(model, workload.name, engine.name, repeat, value, clock.share_of_others())
-                self.evidence.samples.append(sample)
-                self.evidence.write(self._out)
+            others = clock.share_of_others()
+        if repeat >= 0 and value is not None and others is not None:
+            memory = (before + read_memory()) / 2 if before and read_memory else None
+            self.evidence.samples.append(Sample(model, workload.name, engine.name, repeat, value, others, memory))
+            self.evidence.write(self._out)
 
     @contextmanager
     def _turn(self, engine: EngineProcess) -> Iterator[None]:
