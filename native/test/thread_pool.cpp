@@ -1,5 +1,5 @@
-// Calls of a thread pool, some of few tasks, some of many, of which some are taken ahead, by helpers that come in time, late or
-// not at all: each task is done once, with what belongs to its call, before the call ends. Prints how many were not.
+// Calls of a thread pool, some of few tasks, some of many, of which some are taken ahead, by helpers
+// that come in time, late or not at all: each task is done once, with what belongs to its call, before the call ends. Prints how many were not.
 #include "../src/thread_pool.h"
 
 #include <cstdio>

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from trivium.kernels.native import native_state
 from trivium.store import ModelStore
 
 PROBE = Path(__file__).with_name("pages_probe.py")
 
 
-@pytest.mark.skipif("native kernels run" not in native_state(), reason="the reference makes its values anew")
 @pytest.mark.parametrize("num_rows", [1, 4, 9])
 def test_a_decoding_step_asks_the_system_for_no_pages(num_rows: int) -> None:
     # In a process of its own: in one that has run for long the allocator holds memory of any size.

@@ -132,7 +132,7 @@ static void multiply_float_rows(const LinearPart& task, const uint32_t* all_x, i
     if constexpr (num_x > 2) fetch_outputs(task, first_part * lanes, num_parts, first_x, num_x);
     const int64_t num_slices = padded_columns(task.weight.columns) / float_slice_columns;
     const bool are_few = task.num_x < fewest_rows_to_fetch_for;
-    NextTile next = are_few ? NextTile::ahead_of(task, tile_bytes, parts[0], num_slices, parts_of_tile) : NextTile();
+    NextTile next = are_few ? NextTile::ahead_of(task, tile_bytes, parts[0], num_slices) : NextTile();
     add_float_slices<type, num_x, num_parts>(parts, x, x_stride, num_slices, [&] { next.fetch_some(); }, sums);
     for (int m = 0; m < num_x; ++m)
         for (int p = 0; p < num_parts; ++p)

@@ -21,11 +21,9 @@ public:
     static NextTile after_this(const LinearPart& part, int64_t tile_bytes, const uint8_t* tile, int64_t num_bytes, int64_t num_steps) {
         return {part, tile_bytes, tile, num_bytes, num_steps, false};
     }
-    // For the tile at `tile`, over which each row passes once; `num_passes` by all of them and all parts of a tile. The second one
-    // finds its lines in the second-level cache.
-    static NextTile ahead_of(const LinearPart& part, int64_t tile_bytes, const uint8_t* tile, int64_t num_steps, int64_t num_passes = 1) {
-        const bool is_passed_once = num_passes == 1 && keeps_lines_out_of_lower_caches();
-        return {part, tile_bytes, tile + bytes_ahead, tile_bytes, num_steps, is_passed_once};
+    // For one pass over the tile at `tile`.
+    static NextTile ahead_of(const LinearPart& part, int64_t tile_bytes, const uint8_t* tile, int64_t num_steps) {
+        return {part, tile_bytes, tile + bytes_ahead, tile_bytes, num_steps, keeps_lines_out_of_lower_caches()};
     }
     // Bytes of a tile, after which nothing else is fetched.
     NextTile(const uint8_t* bytes, int64_t num_bytes, int64_t num_steps)

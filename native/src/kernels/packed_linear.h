@@ -159,7 +159,7 @@ static void packed_linear_of(const LinearPart& task, const QuantizedRows& x) {
         for (int64_t t = task.first_tile; t < task.last_tile; ++t) {
             const uint8_t* const tile = task.weight.data + t * tile_bytes;
             const bool are_few = end - begin < fewest_rows_to_fetch_for;
-            NextTile next = are_few ? NextTile::ahead_of(pass, tile_bytes, tile, num_groups, end - begin == 1 ? 1 : tile_parts)
+            NextTile next = are_few ? NextTile::ahead_of(pass, tile_bytes, tile, num_groups)
                                     : NextTile::after_this(pass, tile_bytes, tile + tile_bytes, tile_bytes, passes * num_groups);
             for_near_equal_groups<packed_rows_together>(begin, end, [&]<int num_x>(int64_t first) {
                 if constexpr (num_x == 1)
